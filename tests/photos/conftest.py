@@ -1,5 +1,7 @@
 """What all tests of the product share."""
 
+import shutil
+
 import pytest
 
 from cls_jax.photos.images import decode
@@ -9,6 +11,12 @@ from cls_jax.photos.images import decode
 def known_formats():
     """The formats that can be read are found once, before a test hides a package."""
     decode._get_formats()
+
+
+@pytest.fixture
+def run_copy(trained_run, tmp_path):
+    """The trained run once more, to be changed."""
+    return shutil.copytree(trained_run, tmp_path / "run")
 
 
 @pytest.fixture(scope="module", autouse=True)

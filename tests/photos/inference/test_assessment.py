@@ -10,11 +10,9 @@ import unittest.mock
 
 import numpy as np
 import pytest
-from PIL import Image
 from sklearn.datasets import load_digits
 from sklearn.metrics import roc_auc_score
 
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.types import Dataset, Split
 from cls_jax.errors import UserError
 from cls_jax.photos.features.infer import HeldOutLabels
@@ -36,6 +34,7 @@ from cls_jax.photos.inference.scores import compute_reliability
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
 from tests.outcomes import read_table
+from tests.photos.helpers import write_image
 
 K, GROUP_SIZE = 3, 60
 
@@ -117,20 +116,19 @@ def test_images_of_no_class_score_higher():
         ),
     ],
 )
-def test_stale_fits_are_left_out(trained_run, tmp_path, name, read, fitted, damages):
-    workdir = shutil.copytree(trained_run, tmp_path / "run")
+def test_stale_fits_are_left_out(run_copy, tmp_path, name, read, fitted, damages):
     assert read(tmp_path, 6) is None
-    write_fitted(workdir / name, fitted)
-    assert read(workdir, 6) == fitted
-    assert read(workdir, 3) is None
+    write_fitted(run_copy / name, fitted)
+    assert read(run_copy, 6) == fitted
+    assert read(run_copy, 3) is None
     if name == unknown.UNKNOWN:
         with pytest.raises(UserError, match=r"weighs 2 features, .*: delete it, and .* again\.$"):
-            load(workdir)
-    valid = json.loads((workdir / name).read_text())
+            load(run_copy)
+    valid = json.loads((run_copy / name).read_text())
     for text in ("", "[]", "3", "{}", *(json.dumps(valid | damage) for damage in damages)):
-        (workdir / name).write_text(text)
+        (run_copy / name).write_text(text)
         with pytest.raises(UserError, match=rf"{name} is not a .* delete it"):
-            read(workdir, 6)
+            read(run_copy, 6)
 
 
 @pytest.fixture(scope="module")
@@ -152,8 +150,8 @@ def open_validated(workdir, num_images=450, test_labels=None):
     return run
 
 
-def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, trained_run):
-    dataset, calibration = load_dataset(create_tiny_config()), read_calibration(assessed, 6)
+def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, classifier, dataset):
+    calibration = read_calibration(assessed, 6)
     assert calibration.num_images == 450
     prediction = load(assessed).predict(dataset.test.images)
     numbers = fit_calibration(prediction.probabilities, dataset.test.labels)
@@ -161,41 +159,41 @@ def test_evaluation_calibrates_the_predictions_of_its_checkpoint(assessed, train
     expected = apply_calibration(prediction.probabilities, *calibration[1:3]).max(axis=1)
     np.testing.assert_allclose(prediction.calibrated_confidence, expected, rtol=1e-6)
     np.testing.assert_array_equal(prediction.abstain, expected < calibration.abstain_below)
-    assert load(trained_run).predict(dataset.test.images[:1]).calibrated_confidence is None
+    assert classifier.predict(dataset.test.images[:1]).calibrated_confidence is None
 
 
-def test_neither_test_images_nor_too_few_validation_images_calibrate(trained_run, tmp_path):
-    run = open_validated(shutil.copytree(trained_run, tmp_path / "run"), num_images=99)
+def test_neither_test_images_nor_too_few_validation_images_calibrate(run_copy):
+    run = open_validated(run_copy, num_images=99)
     assert assess_run(run).macro.support == 450
     assert not (run.workdir / CALIBRATION).exists()
     evaluate_run(run.workdir)  # Its dataset has test images only.
     assert not (run.workdir / CALIBRATION).exists()
 
 
-def test_other_test_labels_make_the_same_fits(assessed, trained_run, tmp_path):
-    labels = load_dataset(create_tiny_config()).test.labels
-    permuted = np.random.default_rng(0).permutation(labels)
-    workdir = shutil.copytree(trained_run, tmp_path / "run")
-    assess_run(open_validated(workdir, test_labels=permuted))
+def test_other_test_labels_make_the_same_fits(assessed, run_copy, dataset):
+    permuted = np.random.default_rng(0).permutation(dataset.test.labels)
+    assess_run(open_validated(run_copy, test_labels=permuted))
     for name in (CALIBRATION, unknown.UNKNOWN):
-        assert (workdir / name).read_text() == (assessed / name).read_text()
-    assert read_result(workdir)["per_class"] != read_result(assessed)["per_class"]
+        assert (run_copy / name).read_text() == (assessed / name).read_text()
+    assert read_result(run_copy)["per_class"] != read_result(assessed)["per_class"]
 
 
-def test_an_assessed_run_scores_unknown_images(assessed, trained_run, tmp_path, monkeypatch):
-    classifier, images = load(assessed), load_dataset(create_tiny_config()).test.images[:50]
-    plain, prediction = load(trained_run).predict(images), classifier.predict(images)
+def test_an_assessed_run_scores_unknown_images(
+    assessed, classifier, dataset, tmp_path, monkeypatch
+):
+    scoring, images = load(assessed), dataset.test.images[:50]
+    plain, prediction = classifier.predict(images), scoring.predict(images)
     assert plain.unknown is None
     np.testing.assert_allclose(prediction.probabilities, plain.probabilities, rtol=1e-5, atol=1e-7)
     assert np.ptp(prediction.unknown) > 0.5
-    expected = classifier.unknown.apply(classifier.networks.predict_with_features(images)[1])
+    expected = scoring.unknown.apply(scoring.networks.predict_with_features(images)[1])
     np.testing.assert_allclose(prediction.unknown, expected, atol=1e-3)
-    assert classifier.predict(images[:0]).unknown.shape == (0,)
-    assert classifier.compute_fingerprint() != load(trained_run).compute_fingerprint()
-    Image.fromarray(images[0, ..., 0]).save(tmp_path / "0.png")
+    assert scoring.predict(images[:0]).unknown.shape == (0,)
+    assert scoring.compute_fingerprint() != classifier.compute_fingerprint()
+    path = write_image(tmp_path / "0.png", images[0, ..., 0])
     refuse = unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))
     monkeypatch.setattr("filelock.FileLock.acquire", refuse)  # Where nothing can be locked, too.
-    predict_files(classifier, [str(tmp_path / "0.png")], tmp_path / "p.csv")
+    predict_files(scoring, [str(path)], tmp_path / "p.csv")
     (row,) = read_table(tmp_path / "p.csv")
     for name in ("unknown", "calibrated_confidence"):
         assert float(row[name]) == pytest.approx(getattr(prediction, name)[0], abs=1e-5)
@@ -276,13 +274,12 @@ def test_labels_of_one_source_do_not_defend_each_other(digits):
     assert np.isin(wrong, together).mean() > np.isin(wrong, alone).mean() + 0.3
 
 
-def test_without_checkpoints_a_run_has_its_result_and_one_remedy(trained_run, tmp_path):
-    run = shutil.copytree(trained_run, tmp_path / "run")
-    shutil.rmtree(run / "checkpoints")
-    result = read_result(run)
-    assert train_and_assess(create_run(create_tiny_config(), run)) == result
+def test_without_checkpoints_a_run_has_its_result_and_one_remedy(run_copy):
+    shutil.rmtree(run_copy / "checkpoints")
+    result = read_result(run_copy)
+    assert train_and_assess(create_run(create_tiny_config(), run_copy)) == result
     with pytest.raises(UserError, match=r"its checkpoints have been deleted: restore .* or delete"):
-        evaluate_run(run)
-    (run / "result.json").unlink()  # As before the first checkpoint.
+        evaluate_run(run_copy)
+    (run_copy / "result.json").unlink()  # As before the first checkpoint.
     with pytest.raises(UserError, match="holds no checkpoint yet"):
-        evaluate_run(run)
+        evaluate_run(run_copy)

@@ -9,7 +9,6 @@ from sklearn.metrics import roc_auc_score
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference.predict_files import describe_foreign
-from cls_jax.photos.inference.run import load
 from cls_jax.photos.inference.unknown import (
     FolderImages,
     collect_images,
@@ -105,20 +104,19 @@ def test_a_damaged_file_is_named_with_the_remedy(tmp_path):
         read_folder_images(path, C + 1)
 
 
-def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatch, capsys):
+def test_predict_says_that_a_folder_is_foreign(
+    trained_run, classifier, tmp_path, monkeypatch, capsys
+):
     monkeypatch.chdir(tmp_path)
     write_images(tmp_path, {"photos": 30}, (8, 8))
-    classifier = load(trained_run)
     monkeypatch.setattr(commands, "load", lambda *_, **__: classifier)
     before = classifier.compute_fingerprint()
     commands.predict(str(trained_run), ["photos"])
     assert "unlike" not in capsys.readouterr().err
     assert not read_table(tmp_path / "predictions.csv")[0]["foreign"]
-    size = classifier.networks.num_features
-    away = collect_images(
-        -1 - np.random.default_rng(0).random((100, size))
-    )  # Features of these networks are positive.
-    monkeypatch.setattr(classifier, "folder_images", away)
+    # Features of these networks are positive.
+    away = -1 - np.random.default_rng(0).random((100, classifier.networks.num_features))
+    monkeypatch.setattr(classifier, "folder_images", collect_images(away))
     assert classifier.compute_fingerprint() != before
     commands.predict(str(trained_run), ["photos"])
     said = capsys.readouterr().err
@@ -128,9 +126,7 @@ def test_predict_says_that_a_folder_is_foreign(trained_run, tmp_path, monkeypatc
     commands.predict(str(trained_run), ["photos/0.png"])
     output = capsys.readouterr()
     assert output.out.endswith(", unlike all photos of the run)\n")
-    assert output.err.startswith(
-        "This photo is unlike all photos of this run: is it the right run?"
-    )
+    assert output.err.startswith("This photo is unlike all photos of this run: is it the right run")
 
 
 @pytest.mark.parametrize(

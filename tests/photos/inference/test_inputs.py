@@ -16,17 +16,11 @@ from cls_jax.data.resize import DecodeOptions, ImageError
 from cls_jax.photos.images.decode import decode_image
 from cls_jax.photos.images.files import read_ahead
 from cls_jax.photos.inference.inputs import check_source, is_source, iterate_inputs
-from cls_jax.photos.inference.run import load
-from tests.photos.images.test_decode import pack_png
+from tests.photos.images.test_decode import encode, pack_png
 
 SHAPE = (8, 8, 3)
 PIXELS = np.random.default_rng(0).integers(0, 256, SHAPE, np.uint8)
-
-
-def encode(pixels=PIXELS):
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return file.getvalue()
+CONTENT = encode(Image.fromarray(PIXELS), "PNG").getvalue()
 
 
 def decode(images):
@@ -49,41 +43,40 @@ class Once(io.RawIOBase):
 
 
 def test_an_image_is_the_same_in_every_form(tmp_path):
-    content = encode()
     path = tmp_path / "a.png"
-    path.write_bytes(content)
-    read_to_its_end = io.BytesIO(content)
+    path.write_bytes(CONTENT)
+    read_to_its_end = io.BytesIO(CONTENT)
     read_to_its_end.read()
     spooled = tempfile.SpooledTemporaryFile()  # noqa: SIM115
-    spooled.write(content)
+    spooled.write(CONTENT)
     with path.open("rb") as file, spooled:
-        forms = [path, str(path), np.str_(path), content, bytearray(content), memoryview(content)]
+        forms = [path, str(path), np.str_(path), CONTENT, bytearray(CONTENT), memoryview(CONTENT)]
         forms += [file, read_to_its_end, spooled]
-        forms += [Image.open(io.BytesIO(content)), PIXELS, jnp.asarray(PIXELS)]
+        forms += [Image.open(io.BytesIO(CONTENT)), PIXELS, jnp.asarray(PIXELS)]
         for form in forms:
             assert not is_source(form)
             np.testing.assert_array_equal(decode(form), PIXELS[None], repr(form))
-        for several in (forms, iter(forms), tuple(forms), Once(content)):
-            assert (decode(several) == PIXELS).all()
-        assert (decode([file, file]) == PIXELS).all()  # One position for both.
-    for names in (np.array([str(path)] * 2), np.array([path, content], object)):
-        assert (decode(names) == PIXELS).all()
+        # A file that is named twice has one position.
+        several = forms, iter(forms), tuple(forms), Once(CONTENT), [file, file]
+        for images in (*several, np.array([str(path)] * 2), np.array([path, CONTENT], object)):
+            assert (decode(images) == PIXELS).all()
     gray = PIXELS[..., 0]
     for form in (gray, gray[..., None]):
         np.testing.assert_array_equal(decode(form), np.repeat(gray[None, ..., None], 3, axis=-1))
     clear = np.dstack([PIXELS, np.zeros_like(gray)])
     assert (decode(clear) == 255).all()
     assert is_source(PIXELS[None])
-    check_source(PIXELS[None], SHAPE)
-    check_source(PIXELS[None][:0], SHAPE)
+    for images in (PIXELS[None], PIXELS[None][:0]):
+        check_source(images, SHAPE)
 
 
 def test_a_file_that_pillow_has_not_loaded_yet():
     """Threads must not load it at the same time, and it has all bits of its file."""
     noise = np.random.default_rng(0).integers(0, 256, (800, 800, 3), np.uint8)
-    with Image.open(io.BytesIO(encode(noise))) as image:
+    file = encode(Image.fromarray(noise), "PNG")
+    with Image.open(file) as image:
         found = decode([image] * 16)
-    assert (found == decode(encode(noise))).all()
+    assert (found == decode(file)).all()
     levels = np.full((8, 8, 3), 3000, np.uint16)
     levels[:4] = 30000
     data = zlib.compress(b"".join(b"\0" + row.astype(">u2").tobytes() for row in levels))
@@ -99,7 +92,7 @@ class Upload:
     """As FastAPI's."""
 
     async def read(self, size=-1):
-        return encode()
+        return CONTENT
 
 
 class Tensor:
@@ -120,8 +113,8 @@ class Tensor:
 @pytest.mark.parametrize(
     ("image", "sentence"),
     [
-        (np.frombuffer(encode(), np.uint8), r"array uint8 \[\d+\], not .* the bytes of an image"),
-        (np.array([encode()]), r"array \|S\d+ \[1\], not"),
+        (np.frombuffer(CONTENT, np.uint8), r"array uint8 \[\d+\], not .* the bytes of an image"),
+        (np.array([CONTENT]), r"array \|S\d+ \[1\], not"),
         (
             np.moveaxis(PIXELS, -1, 0)[:, :6],
             r"uint8 \[3, 6, 8\], not .* uint8 \[h, w\] or \[h, w, 1",
@@ -137,7 +130,7 @@ class Tensor:
         (io.StringIO("x"), "StringIO cannot be read .* pass a file opened with 'rb'"),
         (Upload(), r"type .*Upload, which is read with await"),
         (Tensor(), r"type .*Tensor \[3, 8, 8\], not a path, the bytes of an image file"),
-        (array.array("B", encode()), "type int, not a path"),
+        (array.array("B", CONTENT), "type int, not a path"),
         ({"a.png": PIXELS}, "type dict"),
         ({"a.png"}, "type set"),
         (None, "type NoneType, not a path"),
@@ -155,7 +148,7 @@ def test_everything_else_is_named(image, sentence):
 
 
 def test_unreadable_files_are_named():
-    closed = io.BytesIO(encode())
+    closed = io.BytesIO(CONTENT)
     closed.close()
     with tempfile.TemporaryFile() as file, pytest.raises(ImageError, match="without bytes"):
         list(iterate_inputs(file))
@@ -181,14 +174,13 @@ def test_arrays_of_other_images_are_named(images, sentence):
         check_source(images, SHAPE)
 
 
-def test_bytes_are_never_a_path(trained_run, tmp_path, monkeypatch):
+def test_bytes_are_never_a_path(classifier, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    pathlib.Path("secret.png").write_bytes(encode())
-    classifier = load(trained_run)
+    pathlib.Path("secret.png").write_bytes(CONTENT)
     for given in (b"secret.png", [b"secret.png"], io.BytesIO(b"secret.png")):
         with pytest.raises(ImageError, match="Image 1 cannot be read: not an image of a known"):
             classifier.predict(given)
     by_path = classifier.predict("secret.png").probabilities
-    np.testing.assert_array_equal(classifier.predict(encode()).probabilities, by_path)
+    np.testing.assert_array_equal(classifier.predict(CONTENT).probabilities, by_path)
     with pytest.raises(ImageError, match="an image without pixels"):
         classifier.predict(Image.new("RGB", (0, 3)))

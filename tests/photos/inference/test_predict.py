@@ -7,15 +7,13 @@ import pathlib
 import shutil
 import sys
 import types
+import unittest.mock
 
 import jax
 import numpy as np
 import pytest
-from PIL import Image
 
 import cls_jax
-from cls_jax.config import read_config
-from cls_jax.data.datasets import load_dataset
 from cls_jax.data.resize import CENTER_CROP, ImageError
 from cls_jax.errors import StoppedError, UserError
 from cls_jax.models.ensemble import Ensemble
@@ -38,7 +36,8 @@ from cls_jax.photos.inference.tables import (
     write_table,
 )
 from cls_jax.photos.inference.unknown import FolderImages
-from cls_jax.runs.folder import CONFIG, read_result
+from cls_jax.runs.folder import read_result
+from tests.conftest import create_tiny_config
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image
 
@@ -60,22 +59,11 @@ def read_rows(path):
 
 
 @pytest.fixture(scope="module")
-def dataset(trained_run):
-    return load_dataset(read_config(trained_run / CONFIG))
-
-
-@pytest.fixture(scope="module")
-def classifier(trained_run):
-    return load(trained_run)
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory, dataset):
     """The test set as files."""
     folder = tmp_path_factory.mktemp("images")
     for i, (image, label) in enumerate(zip(dataset.test.images, dataset.test.labels, strict=True)):
-        (folder / str(label)).mkdir(exist_ok=True)
-        Image.fromarray(image[..., 0]).save(folder / str(label) / f"{i:03d}.png")
+        write_image(folder / str(label) / f"{i:03d}.png", image[..., 0])
     return folder
 
 
@@ -85,7 +73,7 @@ def test_an_image_counts_the_same_alone_and_among_others(classifier, dataset, tr
     for rows in ([3], [5, 3, 9, 3, 1], []):  # Repeated images may be computed once.
         alone, _ = classifier.networks.predict_with_features(images[rows])
         np.testing.assert_allclose(alone, p_NBK[:, rows], rtol=1e-5)
-        run = create_run(read_config(trained_run / CONFIG), trained_run)
+        run = create_run(create_tiny_config(), trained_run)
         for _ in range(2):
             found = run.predict_with_features("test", np.array(rows, np.int64))
             np.testing.assert_allclose(found[0], p_NBK[:, rows], atol=1e-6)
@@ -107,10 +95,11 @@ def test_the_fingerprint_is_the_same_in_every_process(classifier, monkeypatch):
 @pytest.fixture
 def noise(tmp_path):
     """Paths of 20 images."""
-    (tmp_path / "noise").mkdir()
-    for i, pixels in enumerate(np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)):
-        Image.fromarray(pixels).save(tmp_path / "noise" / f"{i:02d}.png")
-    return sorted(map(str, (tmp_path / "noise").iterdir()))
+    images = np.random.default_rng(0).integers(0, 256, (20, 8, 8), np.uint8)
+    return [
+        str(write_image(tmp_path / "noise" / f"{i:02d}.png", pixels))
+        for i, pixels in enumerate(images)
+    ]
 
 
 def test_command_agrees_with_evaluation(trained_run, folder, tmp_path, capsys):
@@ -131,8 +120,7 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
     assert f"{read_result(trained_run)['test_accuracy']:6.2f}" in output
     # Beside training images, the test images of their classes count.
     for name in "01":
-        (tmp_path / "train" / name).mkdir(parents=True)
-        Image.new("L", (8, 8)).save(tmp_path / "train" / name / "a.png")
+        write_image(tmp_path / "train" / name / "a.png", np.zeros((8, 8)))
     shutil.copytree(folder, tmp_path / "test")
     (tmp_path / "test" / "0" / "broken.png").write_text("no image")
     found = evaluate_folder(trained_run, str(tmp_path))
@@ -149,9 +137,9 @@ def test_another_folder_is_evaluated(trained_run, folder, tmp_path, capsys):
 
 
 def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
-    classifier, images = cls_jax.load(trained_run), dataset.test.images
+    classifier = cls_jax.load(trained_run)
     files = sorted(folder.rglob("*.png"), key=lambda path: path.name)
-    by_path, by_array = classifier.predict(files), classifier.predict(images)
+    by_path, by_array = classifier.predict(files), classifier.predict(dataset.test.images)
     for one, other in zip(by_path, by_array, strict=True):
         np.testing.assert_array_equal(one, other)
     assert isinstance(by_path, cls_jax.Prediction)
@@ -161,11 +149,7 @@ def test_python_predicts_arrays_and_paths_alike(trained_run, folder, dataset):
     np.testing.assert_array_equal(by_path.complementary_label, least)
     np.testing.assert_array_equal(by_path.confidence, by_path.probabilities.max(axis=1))
     np.testing.assert_allclose(by_path.weight, compute_weight(by_path.probabilities), atol=1e-6)
-    found = classifier.predict([files[0], Image.open(files[1]), images[2]]).probabilities
-    np.testing.assert_allclose(found, by_path.probabilities[:3], rtol=1e-5)
     assert classifier.predict([]).probabilities.shape == (0, 10)
-    with pytest.raises(ImageError, match="Image 2 cannot be read: it is an array float64"):
-        classifier.predict([images[0], np.zeros((8, 8))])
     with pytest.raises(ImageError, match=r"nothing\.png cannot be read: No such file"):
         classifier.predict([files[0], folder / "nothing.png"])
 
@@ -187,17 +171,16 @@ def test_odd_names_and_damaged_files_are_rows(classifier, noise, tmp_path, endin
         shutil.copy(image, file)
     (tmp_path / "broken.jpg").write_text("hello")
     output = tmp_path / f"predictions.{ending}"
-    found = predict_files(classifier, files, output)
-    given = [label for label, _ in found]
+    named = [(file, label) for (file, label, _), _ in predict_files(classifier, files, output)]
     rows = read_rows(output)
-    named = [(file, label) for file, label, _ in given]
     assert named == [(files[i], row["label"] or None) for i, row in enumerate(rows)]
-    assert [files[i] for i in range(7) if given[i][1]] == readable
+    assert [file for file, label in named if label] == readable
     assert [row["file"] for row in rows] == [*files[:6], f"{tmp_path}/\\udcff.png"]
     assert list(rows[0]) == list(PREDICTION_COLUMNS)
-    missing = "No such file or directory"
-    errors = ["not an image of a known format", missing, missing]
-    assert [row["error"] for row in rows if row["error"]] == errors
+    assert [row["error"] for row in rows if row["error"]] == [
+        "not an image of a known format",
+        *2 * ["No such file or directory"],
+    ]
     confidences = [float(row["confidence"]) for row in rows if row["label"]]
     np.testing.assert_allclose(confidences, classifier.predict(readable).confidence, atol=1e-5)
     assert not any(row["calibrated_confidence"] or row["abstain"] for row in rows)
@@ -214,8 +197,7 @@ def test_a_table_of_one_network_has_what_people_read(
     calibration = Calibration(classifier.step, temperature=3, uniform_share=0.2, num_images=100)
     for given, expected_BK in ((None, p_BK), (calibration, apply_calibration(p_BK, 3, 0.2))):
         monkeypatch.setattr(classifier, "calibration", given)
-        labels = predict_files(classifier, noise, output)
-        confidences = [confidence for (_, _, confidence), _ in labels]
+        confidences = [found[2] for found, _ in predict_files(classifier, noise, output)]
         rows = read_rows(output)
         assert list(rows[0]) == list(WITHOUT_ERRORS)
         for column, rank in (("", -1), ("second_", -2)):
@@ -231,7 +213,7 @@ def test_a_table_of_one_network_has_what_people_read(
     assert [row["file"] for row in rows if row["error"]] == ["gone.png"]
     assert not any(value for name, value in rows[-1].items() if name not in ("file", "error"))
     predict_files(classifier, noise, output, all_columns=True)
-    (row, *_) = read_rows(output)
+    row = read_rows(output)[0]
     assert list(row) == list(ALL_COLUMNS)
     np.testing.assert_allclose(float(row["confidence"]), p_BK[0].max(), atol=1e-5)
     np.testing.assert_allclose(float(row["calibrated_confidence"]), expected_BK[0].max(), atol=1e-5)
@@ -264,9 +246,8 @@ def test_interrupted_prediction_goes_on_where_it_stopped(
     with journal.open("a") as file:
         file.write('{"file": "cut sho')
     # One is added, one changed and one removed meanwhile, and another run's rows are there.
-    added = f"{tmp_path}/noise/0 new.png"
-    for source, copy in ((noise[19], added), (noise[18], noise[1])):
-        shutil.copy(source, copy)
+    added = shutil.copy(noise[19], f"{tmp_path}/noise/0 new.png")
+    shutil.copy(noise[18], noise[1])
     now = [added, *noise[:5], *noise[6:]]
     (tmp_path / f"p.csv.{'0' * 12}.partial").write_text("{}\n")
     capsys.readouterr()
@@ -350,11 +331,10 @@ def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch):
     contents = {pathlib.Path(path).name: pathlib.Path(path).read_bytes() for path in noise}
     (tmp_path / "noise" / "broken.png").write_text("hello")
     commands.predict(str(trained_run), ["noise"], sort_into="new/sorted")
-    labels = classifier.predict(noise).label
-    expected = {f"{label}/{name}" for name, label in zip(contents, labels, strict=True)}
+    labels, confidences, *_ = classifier.predict(noise)
     root = tmp_path / "new" / "sorted"
     found = {str(path.relative_to(root)): path for path in root.rglob("*") if path.is_file()}
-    assert {*found} == expected
+    assert {*found} == {f"{label}/{name}" for name, label in zip(contents, labels, strict=True)}
     for paths in (found.values(), map(pathlib.Path, noise)):
         assert {path.name: path.read_bytes() for path in paths} == contents
     for options, remedy in (  # Before it predicts.
@@ -364,12 +344,9 @@ def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch):
     ):
         with pytest.raises(UserError, match=remedy):
             commands.predict("no run", ["noise"], **options)
-    limit = float(np.median(classifier.predict(noise).confidence))
+    limit = float(np.median(confidences))
     commands.predict(str(trained_run), ["noise"], sort_into="apart", unsure_below=limit)
-    confidences = classifier.predict(noise).confidence
-    unsure = {
-        pathlib.Path(path).name for path, p in zip(noise, confidences, strict=True) if p < limit
-    }
+    unsure = {name for name, p in zip(contents, confidences, strict=True) if p < limit}
     assert {path.name for path in (tmp_path / "apart" / "unsure").iterdir()} == unsure
     shutil.rmtree("apart")
     with pytest.raises(UserError, match="a class is called Unsure: rename the class"):
@@ -389,8 +366,8 @@ def test_sorted_files(trained_run, classifier, noise, tmp_path, monkeypatch):
     assert same == {file.read_bytes() for file in files}
     with pytest.raises(UserError, match="choose another folder for --sort-into"):
         sort_files([rows[0], (str(tmp_path / "gone.png"), "x")], tmp_path / "other")
-    made = {path.name for path in tmp_path.iterdir() if path.is_dir()}
-    assert made == {*"123", "noise", "new", "odd"}
+    folders = {path.name for path in tmp_path.iterdir() if path.is_dir()}
+    assert folders == {*"123", "noise", "new", "odd"}
 
 
 P_BT = np.float32([[0.9, 0.4, 0.8], [0.2, 0.1, 0.3], [0.9, 0.9, 0.6]])
@@ -419,6 +396,12 @@ def create_tagger(tmp_path, thresholds=(0.5, 0.5, 0.7), names=("boots", "coat", 
     )
 
 
+@pytest.fixture
+def photos(tmp_path):
+    """Paths of as many photos as there are probabilities."""
+    return [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
+
+
 def test_a_prediction_has_the_tags_that_reach_their_thresholds(tmp_path):
     found = create_tagger(tmp_path).predict(np.zeros((3, 4, 4, 3), np.uint8))
     assert found.tags == ({"boots", "hat"}, frozenset(), {"boots", "coat"})
@@ -428,50 +411,43 @@ def test_a_prediction_has_the_tags_that_reach_their_thresholds(tmp_path):
     assert found.foreign.tolist() == [False, False, True]
 
 
-def test_a_table_has_a_column_for_each_tag_whatever_its_name(tmp_path):
-    names = ("error", "file", "tag file")
-    tagger = create_tagger(tmp_path, names=names)
-    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
+def test_a_table_has_a_column_for_each_tag_whatever_its_name(photos, tmp_path):
+    tagger = create_tagger(tmp_path, names=("error", "file", "tag file"))
     output = tmp_path / "p.csv"
     for _ in range(2):  # A table of tags may be replaced.
-        found = predict_files(tagger, [*files, "gone.png"], output)
+        found = predict_files(tagger, [*photos, "gone.png"], output)
     assert [label for (_, label, _), _ in found] == ["error;tag file", "", "error;file", None]
     rows = read_table(output)
     columns = ["file", "tags", "tag error", "tag tag file", "tag file", "foreign", "error"]
     assert list(rows[0]) == columns
-    assert rows[0]["tags"] == "error;tag file"
     assert [float(rows[0][name]) for name in columns[2:5]] == pytest.approx([0.9, 0.4, 0.8])
     assert [row["tags"] for row in rows] == ["error;tag file", "", "error;file", ""]
     assert rows[3]["tag file"] == ""
     assert "no such file" in rows[3]["error"].lower()
 
 
-def test_tags_of_any_name_are_kept_when_a_prediction_is_interrupted(tmp_path, monkeypatch):
+def test_tags_of_any_name_are_kept_when_a_prediction_is_interrupted(photos, tmp_path, monkeypatch):
     tagger = create_tagger(tmp_path, names=("confidence", "key", "row"))
     monkeypatch.setattr(tagger.networks, "batch_size", 1)
-    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(2)]
+    first = tagger.predict(np.zeros((1, 4, 4, 3), np.uint8))
     with monkeypatch.context() as patch:
-        first = iter([tagger.predict(np.zeros((1, 4, 4, 3), np.uint8))])
-        patch.setattr(tagger, "predict", lambda _: next(first, None) or _interrupt())
-        with pytest.raises(StoppedError, match="with 1 of 2 images predicted"):
-            predict_files(tagger, files, tmp_path / "p.csv")
-    found = predict_files(tagger, files, tmp_path / "p.csv")
-    assert [label[1:] for label, _ in found] == [("confidence;row", None)] * 2
+        predict = unittest.mock.Mock(side_effect=[first, KeyboardInterrupt])
+        patch.setattr(tagger, "predict", predict)
+        with pytest.raises(StoppedError, match="with 1 of 3 images predicted"):
+            predict_files(tagger, photos, tmp_path / "p.csv")
+    found = predict_files(tagger, photos, tmp_path / "p.csv")
+    assert [label[1:] for label, _ in found] == [("confidence;row", None)] * 3
 
 
-def _interrupt():
-    raise KeyboardInterrupt
-
-
-def test_a_line_says_the_tags_or_the_likeliest_one(tmp_path, capsys):
+def test_a_line_says_the_tags_or_the_likeliest_one(photos, tmp_path, capsys):
     tagger = create_tagger(tmp_path)
-    files = [str(write_image(tmp_path / f"{i}.png", np.zeros((4, 4, 3)))) for i in range(3)]
-    print_files(tagger, files, as_json=False, all_columns=False)
-    lines = [line.split("/")[-1] for line in capsys.readouterr().out.splitlines()]
-    unlike = "boots 0.90, coat 0.90 (unlike all photos of the run)"
-    expected = "boots 0.90, hat 0.80", "no tag (hat 0.30)", unlike
-    assert lines == [f"{i}.png: {text}" for i, text in enumerate(expected)]
-    print_files(tagger, files[:1], as_json=True, all_columns=False)
+    print_files(tagger, photos, as_json=False, all_columns=False)
+    assert [line.split("/")[-1] for line in capsys.readouterr().out.splitlines()] == [
+        "0.png: boots 0.90, hat 0.80",
+        "1.png: no tag (hat 0.30)",
+        "2.png: boots 0.90, coat 0.90 (unlike all photos of the run)",
+    ]
+    print_files(tagger, photos[:1], as_json=True, all_columns=False)
     row = json.loads(capsys.readouterr().out)
     assert (row["tags"], row["error"]) == ("boots;hat", None)
 

@@ -17,11 +17,6 @@ from cls_jax.photos.inference.run import load
 IMAGES = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 1), np.uint8)
 
 
-@pytest.fixture(scope="module")
-def classifier(trained_run):
-    return load(trained_run)
-
-
 def test_threads_predict_the_same_as_one(classifier):
     expected = classifier.predict(IMAGES).probabilities
 
@@ -65,20 +60,19 @@ def test_a_forked_process_says_why_it_cannot_compute(classifier, trained_run):
     assert classifier.predict(IMAGES[:1]).label.shape == (1,)  # This process goes on.
 
 
-def test_a_pickled_classifier_is_its_folder(classifier, trained_run, tmp_path, monkeypatch):
+def test_a_pickled_classifier_is_its_folder(classifier, run_copy, tmp_path, monkeypatch):
     expected = classifier.predict(IMAGES)
     monkeypatch.chdir(tmp_path)
-    shutil.copytree(trained_run, tmp_path / "run")
     pickled = pickle.dumps(load("run"))
     assert len(pickled) < 1000
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     opened = pickle.loads(pickled)
-    assert opened.workdir == tmp_path / "run"
+    assert opened.workdir == run_copy
     np.testing.assert_array_equal(opened.predict(IMAGES).probabilities, expected.probabilities)
     monkeypatch.setattr(type(classifier), "compute_fingerprint", lambda self: "of other weights")
     with pytest.raises(UserError, match=r"run has changed since it was pickled"):
         pickle.loads(pickled)
-    shutil.rmtree(tmp_path / "run")
+    shutil.rmtree(run_copy)
     with pytest.raises(UserError):
         pickle.loads(pickled)
