@@ -18,6 +18,7 @@ from cls_jax.photos.inference.predictor import (
 from cls_jax.photos.report import outcome
 from cls_jax.photos.report.outcome import describe_predictor
 from tests.conftest import load_config
+from tests.photos.helpers import make_folder
 
 REPORTED = "the figure to report"
 
@@ -172,9 +173,8 @@ def test_the_expected_accuracy_is_that_of_what_predicts(method, result, expected
 def test_near_copies_among_the_labels_are_told():
     result = {"labels_weight_graph": 50.0, "labels_weight_stages": 30.0, "labels_near_copies": 0.0}
     assert "near-copies" not in outcome.describe_labelers(result)
-    said = outcome.describe_labelers(
-        result | {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
-    )
+    result |= {"labels_near_copies": 5.0, "labels_near_copy_groups": 2.0}
+    said = outcome.describe_labelers(result)
     assert "7 of the labeled images are near-copies, in 2 groups. Each group was held" in said
 
 
@@ -187,14 +187,10 @@ STAYS = "Too few checked photos to tell which is better: the instant classifier 
 
 def end_run(folder, rows, files=(), validation=0.0):
     """A finished run of which 80% of validation images are named right, and 40% before."""
-    folder.mkdir()
-    for i in range(40):
-        (folder / f"{i:02}.png").write_bytes(b"")
+    names = [f"{i:02}.png" for i in range(40)]
     if rows is MIXED:
-        for name in (f"train/{label}/{i}.png" for label in ("cat", "dog") for i in range(20)):
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            (folder / name).write_bytes(b"")
-    (folder / "labels.csv").write_text("\n".join(rows) + "\n")
+        names += [f"train/{label}/{i}.png" for label in ("cat", "dog") for i in range(20)]
+    make_folder(folder, names, {"labels.csv": "\n".join(rows) + "\n"})
     values = {
         "data.name": "folder",
         "data.data_dir": str(folder),

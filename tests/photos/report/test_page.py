@@ -182,15 +182,13 @@ def test_images_of_a_folder_have_the_names_of_their_files_and_link_to_them(tmp_p
     odd = [name.replace("\0", "") for name in HOSTILE]
     names = [f"test/{odd[i % 5]}/{i} {odd[i % 5]}.png" for i in range(30)]
     run = place_in_folder(create_run(num_classes=2, num_test=30), tmp_path / "photos", names)
-    page = Page(render_page(run))
+    page, place = Page(render_page(run)), (run.workdir / "report.html").as_uri()
     assert "photos with 4 labels" in page.text
-    place = (run.workdir / "report.html").as_uri()
-    shown = page.find("a", class_="file")
     mistakes, uncertain = run.predictions.mistakes[:24], run.predictions.uncertain[:24]
     uris = [(tmp_path / "photos" / names[i]).as_uri() for i in (*mistakes, *uncertain)]
-    assert [urllib.parse.urljoin(place, a["href"]) for a in shown] == uris
+    links = page.find("a", class_="file")
+    assert [urllib.parse.urljoin(place, link["href"]) for link in links] == uris
     assert f"{100 * run.predictions.confidence[0][mistakes[0]]:.1f}%" in page.text
-    assert len(page.scripts) == 1
     assert not page.find("img", src="x")
 
 
@@ -211,8 +209,7 @@ def test_a_page_to_be_sent_names_no_folder_outside(tmp_path, monkeypatch, has_im
     assert ("IMG_" in text) == bool(page.find("img")) == has_images
     # Two folders that meet only in the root or above the user's home are not linked.
     other = dataclasses.replace(run, workdir=pathlib.Path("/data/runs/mine"))
-    page = Page(render_page(other))
-    assert not page.find("a", class_="file")
+    assert not Page(render_page(other)).find("a", class_="file")
 
 
 def test_photos_that_were_moved_are_asked_for(copy, tmp_path):
@@ -275,8 +272,8 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     _, opened, folded = page.text.split("\nDetails\n")
     inside = ["Losses", "Configuration", "data.image_size", "Labels of the other images"]
     assert all(text in folded for text in inside)
-    for text in (*inside, "seed", "..", "frozen", "true", "`"):
-        assert text not in opened
+    hidden = *inside, "seed", "..", "frozen", "true", "`"
+    assert not [text for text in hidden if text in opened]
     for text in (
         "labeled by you",
         "in the folder that has photos and runs/mine",
@@ -293,10 +290,8 @@ def test_who_labeled_reads_first_what_to_expect_and_what_to_do(tmp_path):
     assert "12 photos, 6 of them with a label. The classes of the others are as" in page.text
     # Of trained networks, it is theirs.
     chosen = {"predictor": "trained", "predictor_images": "random", "predictor_gain_images": 40}
-    run = create_labeled(tmp_path / "b", **chosen, predictor_right_trained=38)
-    assert re.search(
-        r"Expected accuracy\s*95%\s*.*to 99%, by the trained", Page(render_page(run)).text
-    )
+    text = render_page(create_labeled(tmp_path / "b", **chosen, predictor_right_trained=38))
+    assert re.search(r"Expected accuracy\s*95%\s*.*to 99%, by the trained", Page(text).text)
 
 
 def test_the_commands_of_a_report_can_be_typed_where_it_says(tmp_path, monkeypatch):
@@ -360,9 +355,9 @@ def test_figures_of_the_test_images_are_recomputed(num_classes):
     row = page.table("per-class")[-1]
     values = [f"{100 * report[name]:.1f}%" for name in ("precision", "recall", "f1-score")]
     assert [row[1], row[2], row[4], row[6]] == [*values, f"{report['support']:.0f}"]
-    texts = "\n".join(attributes["alt"] for attributes in page.find("img"))
-    mistakes = re.findall(r"^Test image \d+: class \d+, predicted class", texts, re.MULTILINE)
-    assert len(mistakes) == min(np.sum(predicted != labels), 24)
+    mistake = re.compile(r"Test image \d+: class \d+, predicted class")
+    num_shown = sum(bool(mistake.match(image["alt"])) for image in page.find("img"))
+    assert num_shown == min(np.sum(predicted != labels), 24)
 
 
 def test_suspects_heat_maps_and_calibration_are_shown():
