@@ -199,19 +199,24 @@ def test_what_was_compiled_to_measure_is_what_runs(tmp_path, monkeypatch, pipeli
     counts = {"labeled/a": 6, "labeled/b": 6, "unlabeled": 18}
     folder = write_images(tmp_path / "photos", counts)
     programs = record_programs(monkeypatch)
-    settings = {"data.pipeline": pipeline, "data.mean": (0.5,), "data.std": (0.2,)}
-    settings |= {"mesh.network": 1, "mesh.data": 1, "data.image_size": 8, "data.randaugment_ops": 0}
-    settings |= {"data.validation": 0.2, "num_labels": 8, "batch_size": 8, "mu": 2}
+    settings = {
+        "data.pipeline": pipeline,
+        "data.mean": (0.5,),
+        "data.std": (0.2,),
+        "mesh.network": 1,
+        "mesh.data": 1,
+        "data.image_size": 8,
+        "data.randaugment_ops": 0,
+        "data.validation": 0.2,
+        "num_labels": 8,
+        "batch_size": 8,
+        "mu": 2,
+    }
+    request = Request(
+        folder, workdir=tmp_path / "run", method="freematch", minutes=0.01, settings=settings
+    )
     with use_tiny_model():
-        planned = plan.plan_run(
-            Request(
-                folder,
-                workdir=tmp_path / "run",
-                method="freematch",
-                minutes=0.01,
-                settings=settings,
-            )
-        )
+        planned = plan.plan_run(request)
         train_with_stages(planned.config, planned.workdir)
     steps = [program for program in programs if program.name == "jit_train_step"]
     assert [program.runs for program in steps] == [5, planned.config.num_steps]

@@ -15,8 +15,7 @@ from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import load_labeled_indices, read_result
 from cls_jax.training import prepare
 from cls_jax.training.prepare import restore_run
-from tests.conftest import create_tiny_config, train_interrupted
-from tests.outcomes import describe_difference, read_end
+from tests.conftest import create_tiny_config
 
 pytestmark = pytest.mark.usefixtures("tiny_model")
 
@@ -34,14 +33,6 @@ def run(tmp_path_factory, tiny_model):
     workdir = tmp_path_factory.mktemp("balanced") / "whole"
     train_with_stages(config, workdir)
     return config, workdir
-
-
-@pytest.mark.slow
-def test_a_run_resumes_exactly(run, tmp_path):
-    config, whole = run
-    train_interrupted(config, tmp_path, 5, train=train_with_stages)
-    train_with_stages(config, tmp_path)
-    assert not describe_difference(read_end(tmp_path), read_end(whole))
 
 
 def test_a_run_counts_its_labels(run):

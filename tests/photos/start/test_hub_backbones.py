@@ -76,10 +76,18 @@ def photos(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypatch):
     size = MODELS[BACKBONES[init].name].image_size
-    settings = {"model.init": init, "data.image_size": size, "data.pipeline": "device"}
-    settings |= {"num_steps": 2, "batch_size": 2, "mu": 1, "mesh.data": 1}
-    settings |= {"model.final_head": "trained", "eval_every": 2}
-    settings["optimizer.frozen_stages"] = 1  # The networks have few blocks.
+    settings = {
+        "model.init": init,
+        "data.image_size": size,
+        "data.pipeline": "device",
+        "num_steps": 2,
+        "batch_size": 2,
+        "mu": 1,
+        "mesh.data": 1,
+        "model.final_head": "trained",
+        "eval_every": 2,
+        "optimizer.frozen_stages": 1,  # The networks have few blocks.
+    }
     plan = plan_run(Request(photos, method="fixmatch", workdir="run", settings=settings))
     assert f"{init} (license Apache-2.0)" in " ".join(describe_training(plan, gather_facts(plan)))
     (line,) = (line for line in format_backbones().splitlines() if line.startswith(init))
