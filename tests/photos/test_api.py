@@ -93,3 +93,14 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     for option, remedy in (("start_from", "Set model__init instead"), ("again", "another workdir")):
         with pytest.raises(cls_jax.UserError, match=remedy):
             cls_jax.train(config, **{option: run})
+
+
+def test_mistakes_are_user_errors(images):
+    for settings, remedy in (
+        ({"data__sead": 1}, "has no key data.sead"),
+        ({"data__image_size": "large"}, "data.image_size cannot be 'large'"),
+        ({"method": "fixmatsch"}, "choose one of"),
+    ):
+        with pytest.raises(cls_jax.UserError, match=remedy):
+            cls_jax.train(images, **settings)
+    assert not (images.parent / "runs").exists()

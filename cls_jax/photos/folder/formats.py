@@ -95,8 +95,10 @@ class LabelFile:
     @functools.cached_property
     def lines(self) -> list[dict[str, Any]]:
         """The objects of a file with one in each line, empty for any other file."""
+        if self.start != b"{":
+            return []
         lines = list(filter(None, map(str.strip, self.raw.decode("utf-8-sig").splitlines())))
-        if self.start != b"{" or not lines[0].endswith("}"):
+        if not lines[0].endswith("}"):
             return []
         objects = list(map(parse_json, lines))
         return objects if all(isinstance(one, dict) for one in objects) else []

@@ -157,11 +157,9 @@ class Classifier:
         else:
             sources = self._decode(iterate_inputs(images))
         parts = [self._predict_images(source) for source in sources]
-        p_NBK = np.concatenate([p for p, *_ in parts], axis=1)
-        unknown, foreign = (
-            None if found[0] is None else np.concatenate(found)
-            for found in list(zip(*parts, strict=True))[1:]
-        )
+        p_NBK = np.concatenate([p for p, _, _ in parts], axis=1)
+        unknown = _join([scores for _, scores, _ in parts])
+        foreign = _join([are_foreign for _, _, are_foreign in parts])
         if self.thresholds is None:
             prediction = create_prediction(p_NBK, self.class_names, self.calibration)
             return prediction._replace(unknown=unknown, foreign=foreign)
@@ -204,6 +202,11 @@ class Classifier:
         for leaf in jax.tree.leaves(jax.device_get(arrays)):
             digest.update(np.ascontiguousarray(leaf).data)
         return digest.hexdigest()
+
+
+def _join(parts: Sequence[np.ndarray | None]) -> Any:
+    """The parts of a column one after the other, or None for a column that a run does not have."""
+    return None if parts[0] is None else np.concatenate(parts)  # type: ignore[arg-type]
 
 
 def create_prediction(

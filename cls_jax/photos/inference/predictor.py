@@ -120,7 +120,8 @@ def choose_predictor(run: Run) -> dict[str, Any]:
     checked, was_asked, is_own = set[str](), False, not run.config.data.validation
     with contextlib.suppress(UserError):  # The table was damaged since.
         checked, was_asked = _read_answers(run.config)
-    images = RANDOM if checked.issuperset(run.dataset.validation.files) else VALIDATION
+    files = run.dataset.validation.files
+    images = RANDOM if files and checked.issuperset(files) else VALIDATION
     if was_asked and not (num_images and (is_own or images == RANDOM)):
         return {"predictor": INSTANT, "predictor_images": RANDOM}  # None of them.
     if not num_images:

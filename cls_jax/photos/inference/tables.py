@@ -50,10 +50,10 @@ TAG_COLUMNS = {"file": str, "tags": str, "foreign": bool, "error": str}
 def is_prediction_table(columns: Sequence[str]) -> bool:
     """Whether columns are those of a table of predictions, which a later one may replace.
 
-    Those of earlier versions have no column `foreign`.
+    Those of earlier versions have no column `foreign`, or `unknown` in its place.
     """
-    if [*columns[:2], *columns[-1:]] == ["file", "tags", "error"]:
-        return True
+    if columns[:2] == ["file", "tags"] and columns[-1] == "error":
+        return columns[-2] in ("foreign", "unknown")
     tables = ([name for name in table if name != "foreign"] for table in PREDICTION_TABLES)
     return [name for name in columns if name != "foreign"] in tables
 

@@ -104,6 +104,7 @@ class TrainedNetworks:
             if run == self._seen:
                 return
             self._seen, self._found, self.message = run, None, ""
+            _replace.cache_clear()  # It holds the networks.
         threading.Thread(target=self._open, args=[run], name=JAX_THREAD, daemon=True).start()
 
     def _open(self, run: pathlib.Path | None) -> None:

@@ -189,6 +189,11 @@ def test_an_assessed_run_scores_unknown_images(
     expected = scoring.unknown.apply(scoring.networks.predict_with_features(images)[1])
     np.testing.assert_allclose(prediction.unknown, expected, atol=1e-3)
     assert scoring.predict(images[:0]).unknown.shape == (0,)
+    features = scoring.networks.predict_with_features(images)[1]
+    scoring.folder_images = unknown.collect_images(features)
+    both = scoring.predict(images)
+    np.testing.assert_array_equal(both.unknown, prediction.unknown)
+    assert not both.foreign.any()
     assert scoring.compute_fingerprint() != classifier.compute_fingerprint()
     path = write_image(tmp_path / "0.png", images[0, ..., 0])
     refuse = unittest.mock.Mock(side_effect=OSError(errno.ENOLCK, "No locks available"))

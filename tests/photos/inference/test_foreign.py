@@ -1,6 +1,7 @@
 """Images that are unlike all images of a run's folder are found and reported."""
 
 import io
+import pathlib
 
 import numpy as np
 import pytest
@@ -8,12 +9,19 @@ from sklearn.metrics import roc_auc_score
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
+from cls_jax.photos.features.backbones import DEFAULT_BACKBONES
+from cls_jax.photos.features.network import FrozenFeatures
+from cls_jax.photos.features.relations import Relations
+from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.predict_files import describe_foreign
 from cls_jax.photos.inference.unknown import (
     FolderImages,
     collect_images,
     read_folder_images,
 )
+from cls_jax.photos.labeling.classes import Classes
+from cls_jax.photos.labeling.fitting import fit
+from cls_jax.photos.labeling.known import Known
 from tests.outcomes import read_table
 from tests.photos.helpers import write_images
 
@@ -75,6 +83,28 @@ def test_images_of_new_sources_are_not_foreign_for_that():
         np.testing.assert_array_equal(
             collect_images(known, nothing).similarities, plain.similarities
         )
+
+
+def test_the_labeling_page_has_the_same_rule():
+    features, none = draw(100, range(4), 0), np.zeros((100, 0))
+    labels = np.where(np.arange(100) < 20, np.arange(100) % 4, -1)
+    # Its descriptors, by which it shows similar photos, do not decide.
+    frozen = FrozenFeatures(features, np.random.default_rng(0).normal(size=(100, C)), none)
+    known = Known(
+        pathlib.Path(),
+        AUTOMATIC,
+        DEFAULT_BACKBONES,
+        sources={},
+        pending=(),
+        progress=(100, 100),
+        files=tuple(f"{i:02}.png" for i in range(100)),
+        classes=Classes(tuple("abcd")),
+        relations=Relations(frozen),
+        labels=labels,
+    )
+    images = fit(known).images
+    for one, other in zip(images, collect_images(features), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_a_damaged_file_is_named_with_the_remedy(tmp_path):

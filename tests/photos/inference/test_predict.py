@@ -276,6 +276,14 @@ def test_only_tables_of_predictions_are_overwritten(classifier, noise, tmp_path,
     check_path(output, is_prediction_table, overwrite=True)
     predict_files(classifier, noise[:3], output)
     check_path(output, is_prediction_table)
+    for columns, is_earlier in (
+        ([name for name in WITHOUT_ERRORS if name != "foreign"], True),  # Of earlier versions.
+        (["file", "tags", "cat", "dog", "unknown", "error"], True),
+        (["file", "tags", "cat", "dog", "foreign", "error"], True),
+        (["file", "tags", "cat", "dog", "error"], False),
+        (["file", "label", "confidence"], False),
+    ):
+        assert is_prediction_table(columns) == is_earlier, columns
     content = output.read_bytes()
 
     def stop_after_one():

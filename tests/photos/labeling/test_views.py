@@ -201,6 +201,9 @@ def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(sessio
     columns = views.describe_photos(session)
     suggested = columns["label"][columns["image"].index(marked)]
     assert columns["labels"][suggested] != "cat"
+    session.mark(others[:2], "cat")
+    asked = [one["image"] for one in views.describe(session)["next"]]
+    assert asked[:3] == [marked, *others[:2]]  # What is shown stays.
     decide(session, marked, "cat")  # The mark ends with the answer.
     assert views.describe_image(session.known, marked)["proposals"][0]["label"] == "cat"
 
