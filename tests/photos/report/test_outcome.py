@@ -203,7 +203,7 @@ def end_run(folder, rows, files=(), validation=0.0):
         is_right = np.arange(len(files)) < share * len(files)
         return {VALIDATION: (np.eye(2)[is_right.astype(int)][None], np.ones(len(files), int))}
 
-    split = types.SimpleNamespace(files=tuple(files), sources=None)
+    split = types.SimpleNamespace(files=() if files is UNNAMED else tuple(files), sources=None)
     return types.SimpleNamespace(
         config=with_values(load_config("folder", "all"), values),
         result={"labels_weight_graph": 50.0},
@@ -215,6 +215,7 @@ def end_run(folder, rows, files=(), validation=0.0):
 
 CHECKED = [f"{i:02}.png" for i in range(20)]
 ASKED = [f"{i:02}.png" for i in range(20, 40)]
+UNNAMED = range(20)  # Images that are no files.
 OWN = [f"val/cat/{i}.png" for i in range(20)]
 
 
@@ -228,6 +229,7 @@ OWN = [f"val/cat/{i}.png" for i in range(20)]
         (MIXED, ASKED, 0.3, "trained", "validation"),  # Most labels are of class folders.
         (OTHER, [], 0.0, "trained", None),
         (OTHER, ASKED, 0.3, "trained", "validation"),
+        (OTHER, UNNAMED, 0.3, "trained", "validation"),
     ],
 )
 def test_of_labels_from_the_page_only_random_ones_choose_the_classifier(
