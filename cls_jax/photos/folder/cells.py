@@ -1,6 +1,7 @@
 """What the cells of another program's table mean: its classes, and the parts of the data."""
 
 import contextlib
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -84,7 +85,7 @@ def read_classes(
     }
     joined = {cell: join_tags(names) if names else "" for cell, names in named.items()}
     joined |= {cell: kind.none for cell in labels if cell.strip() == kind.none}
-    return joined, next(iter([*faults, *too_long]), None)
+    return joined, next(itertools.chain(faults, too_long), None)
 
 
 def _split(name: str, separators: str, sure: str, known: Collection[str]) -> tuple[str, ...]:

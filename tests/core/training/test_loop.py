@@ -133,11 +133,12 @@ def test_what_ends_before_the_first_step_leaves_room_for_the_corrected_command(
 
 @pytest.fixture
 def set_accuracies(monkeypatch):
-    """Evaluations find these accuracies, in percent, by step."""
+    """Evaluations find these accuracies, in percent, by step, and on the test images the rest."""
 
     def set_accuracies(accuracies):
         def evaluate(state, images, labels, should_stop, split):
             accuracy = accuracies[int(state.step)]
+            accuracy = 100 - accuracy if split == "test" else accuracy
             return {f"{split}/accuracy": accuracy, f"{split}/accuracy_ensemble": accuracy}
 
         monkeypatch.setattr(loop, "create_evaluate", lambda *_: evaluate)

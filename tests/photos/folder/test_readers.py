@@ -232,6 +232,7 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
     options = FolderOptions(labels=str(path))  # --labels
     layout = read_layout(root, options)
     assert get_labels(layout.train) == LABELS
+    assert layout.table.startswith(f"{path}: files in ")
 
     for folder in ("", "train"):
         inside = root / folder / name

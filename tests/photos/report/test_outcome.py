@@ -52,11 +52,22 @@ REPORTED = "the figure to report"
                 "40.00%  network 1 (EMA weights)",
             ],
         ),
+        (
+            *({"test_accuracy": 50.0, "test_accuracy_without_copies": 40.0}, True),
+            [
+                "40.00%  without near-copies of training images, to report",
+                "50.00%  network 1 (EMA weights), with near-copies",
+            ],
+        ),
     ],
 )
 def test_figures_are_named(accuracies, is_trained, lines):
     said = outcome.describe_accuracies(accuracies, is_trained)
     assert said.split("\n") == [f"   {line}" for line in lines]
+
+
+def test_monitors_are_shares_in_percent():
+    assert outcome.describe_monitors({"mask_ratio": 0.5}).startswith("   50.00%  of images")
 
 
 @pytest.mark.parametrize(
