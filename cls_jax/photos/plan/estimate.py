@@ -175,7 +175,7 @@ class Budget:
         # layers.
         num_seen = min(num_labeled, suspects.MAX_IMAGES) + min(num_others, suspects.MAX_UNLABELED)
         if config.model.final_head == "inferred":
-            num_seen += min(num_labeled, stages.MAX_IMAGES) + num_fitted - num_labeled
+            num_seen += min(num_labeled, stages.MAX_REFITTED) + num_fitted - num_labeled
             seconds += num_fitted * _FIT_SECONDS
         seconds += num_networks * num_seen * infer
         return seconds, 2 * num_networks * num_held_out * infer

@@ -57,10 +57,12 @@ def hold_out_images(workdir: pathlib.Path, config: ConfigDict, dataset: Dataset)
 def choose_checked_or_sources(
     config: ConfigDict, files: Sequence[str], labels: np.ndarray, sources: np.ndarray | None
 ) -> np.ndarray | None:
-    """Training images of known class, [n], that are held out whatever their copies are, int [m].
+    """The rows of n training images that are held out whatever their near-copies are, int [m].
 
-    None without 20 checked photos and without sources. Raises a UserError if the label table cannot
-    be read or no source is small enough.
+    All n images are given, int labels [n] with -1 where unknown, and `sources` as for
+    `choose_validation_sources`. With 20 checked photos these are the newest of them, or else whole
+    sources. None without either. Raises a UserError if the label table cannot be read or no source
+    is small enough.
     """
     share = config.data.validation
     if len(checked := _find_checked(config, files, labels)) >= MIN_CHECKS:

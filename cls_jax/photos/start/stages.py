@@ -75,7 +75,7 @@ from cls_jax.training.stages import Stages
 _MAX_UNLABELED = 1_000
 # To which they are refitted: at most so many labeled and so many other images. More would take
 # minutes on a CPU.
-MAX_IMAGES = 10_000
+MAX_REFITTED = 10_000
 # The exponent of a graph of trained features is this many times the weight that held-out labels
 # gave to the frozen graph of the same layers, relative to its probes. From 3 to 6, clothing and
 # CIFAR-10 differ by about 1 point (experiments/results/any_folder.md).
@@ -192,7 +192,7 @@ def fit_final_heads(
         The state with the new heads in `ema_params`.
     """
     is_labeled, inferred = fitted.is_labeled, fitted.inferred
-    parts = [take_rows(np.flatnonzero(part), MAX_IMAGES) for part in (is_labeled, ~is_labeled)]
+    parts = [take_rows(np.flatnonzero(part), MAX_REFITTED) for part in (is_labeled, ~is_labeled)]
     used = np.sort(np.concatenate(parts))
     stacked = jax.device_get(state.ema_params["head"])
     heads = [
@@ -220,8 +220,8 @@ def fit_final_heads(
     is_new = ~is_labeled[used]
     columns = [(fitted.rows[used][is_new], labels[is_new], weights[is_new])]
     others = fitted.rows[np.setdiff1d(np.flatnonzero(~is_labeled), used)]
-    for first in range(0, len(others), MAX_IMAGES):  # All at once would fill the memory.
-        part = others[first : first + MAX_IMAGES]
+    for first in range(0, len(others), MAX_REFITTED):  # All at once would fill the memory.
+        part = others[first : first + MAX_REFITTED]
         p_BK = _predict(heads, compute_trained_features(setup, state, dataset.train.images, part))
         columns.append((part, decide(p_BK).best, compute_weight(p_BK)))
     rows, inferred_labels, inferred_weights = map(np.concatenate, zip(*columns, strict=True))

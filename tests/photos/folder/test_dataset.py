@@ -103,8 +103,14 @@ def test_folders_of_splits(root):
     assert (mean, std) == ((1.0,), pytest.approx((1 / 255,)))
 
 
-@pytest.mark.parametrize("refused", ["0.png", "unlabeled"])
-def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
+@pytest.mark.parametrize(
+    ("refused", "sentence"),
+    [
+        ("0.png", "2 files were skipped, such as 'labeled/cat/0.png' ("),
+        ("unlabeled", "1 file was skipped, such as 'unlabeled' (a folder that cannot be read: "),
+    ],
+)
+def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused, sentence):
     put(root, *LABELED, "unlabeled/9.png")
 
     def refuse(function):
@@ -120,6 +126,7 @@ def test_what_may_not_be_read_is_skipped(root, monkeypatch, refused):
     dataset = load(root)
     assert len(dataset.train.images) < 7
     assert {why.split(": ")[-1] for _, why in dataset.skipped_files} == {"Permission denied"}
+    assert dataset.warnings == (f"{sentence}Permission denied): see skipped_files.csv.",)
 
 
 def test_share_of_the_labeled_images_is_held_out_for_validation(root):

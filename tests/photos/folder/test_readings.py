@@ -65,6 +65,12 @@ def label_third(label, *, table="labels.csv", header="file,label"):
     return {table: f"{header}\n1.png,a\n2.png,b\n3.png,{label}\n"}
 
 
+def write_votes(header, who):
+    """A table of one person's labels."""
+    votes = [(i, labels[who]) for i, labels in enumerate(VOTES) if len(labels) > who]
+    return f"image,{header},label\n" + "".join(f"{i}.png,{who},{label}\n" for i, label in votes)
+
+
 TWO = {"photos/1.png": "a", "photos/2.png": "b"}
 ONE_HOT = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
 VOTES = [("hat", "hat", "hat"), ("shoes", "hat", "shoes"), ("Shoes", "shoes"), ("hat", "shoes")]
@@ -133,7 +139,7 @@ READ = {
             "file,label,\n1.png,cat,\n2.png,dog,\n3.png,cat,,\n": (0, 1),
             # Classes by their header, or in the only other column.
             "file,label,class_name\n1.png,cat,a\n2.png,dog,b\n3.png,cat,a\n": (0, 1),
-            "file,what\n1.png,cat\n2.png,dog\n3.png,cat\n": (0, 1),
+            "file,what\n1.png,cat\n2.png,dog\nfile,label\n3.png,cat\n": (0, 1),  # Two tables.
             # Words beside fractions, as programs write predictions.
             "file;Klasse;Konfidenz\n1.png;cat;0,9\n2.png;dog;0,75\n3.png;cat;1\n": (0, 1),
             "file,score,prediction\n1.png,0.93,cat\n2.png,1.0,dog\n3.png,5e-2,cat\n": (0, 2),
@@ -282,15 +288,8 @@ READ = {
     **{
         f"the majority of each {header}": Read(
             FLAT[: len("0.png ") * 4 - 1],
-            {
-                "labels.csv": f"image,{header},label\n"
-                + "".join(
-                    f"{i}.png,person{who},{label}\n"
-                    for who in (2, 0, 1)
-                    for i, labels in enumerate(VOTES)
-                    for label in labels[who : who + 1]
-                )
-            },
+            # Tables of three people, one after another.
+            {"labels.csv": "".join(write_votes(header, who) for who in (2, 0, 1))},
             {"0.png": "hat", "1.png": "shoes", "2.png": "shoes"},
             warnings=("The people in labels.csv differ about 2 images, such as '1.png'",),
         )

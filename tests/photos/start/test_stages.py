@@ -132,7 +132,7 @@ def test_labels_spread_only_to_the_images_that_the_run_uses():
 @pytest.mark.parametrize("most", one_of(600, 10_000))
 def test_final_heads_say_what_start_and_trained_networks_say_together(most, monkeypatch):
     """Images beyond those that the heads are fitted to are labeled by the networks."""
-    monkeypatch.setattr(stages, "MAX_IMAGES", most)
+    monkeypatch.setattr(stages, "MAX_REFITTED", most)
     monkeypatch.setattr(stages, "arrays_from_main_process", shift)
     config = create_tiny_config(model__final_head="inferred")
     dataset, labeled, recorded = open_dataset(config), np.arange(0, 600, 6), []
