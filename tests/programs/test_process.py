@@ -20,7 +20,10 @@ from absl.testing import flagsaver
 
 import main
 from cls_jax import process
+from cls_jax.config import read_config
 from cls_jax.process import run_to_end
+from cls_jax.runs.folder import CONFIG
+from cls_jax.runs.sessions import read_sessions
 from tests.conftest import ROOT
 from tests.outcomes import describe_difference, read_end
 from tests.processes import TINY
@@ -199,24 +202,28 @@ def test_a_run_that_is_stopped_and_then_killed_ends_with_the_same_bits(start_pro
     def start(workdir, *others):
         return start_program(*options, *others, f"--workdir={workdir}", is_tiny=False)
 
-    def has_saved(first_step):
-        return any((workdir / f"checkpoints/{i}").exists() for i in range(first_step, 80, 4))
+    def has_saved(first_step, num_sessions):
+        """Whether this session has begun, too: the one before may have come as far."""
+        is_saved = any((workdir / f"checkpoints/{i}").exists() for i in range(first_step, 80, 4))
+        return is_saved and len(read_sessions(workdir)) == num_sessions
 
     assert start(whole).finish()[0] == 0
     for first_step, number, code in ((4, signal.SIGINT, 130), (12, signal.SIGKILL, -9)):
         process = start(workdir)
-        process.wait_until(functools.partial(has_saved, first_step))
+        process.wait_until(functools.partial(has_saved, first_step, len(printed) + 1))
         process.kill(number)
         end, output, error = process.finish()
         assert end == code, error
         assert not (workdir / "result.json").exists()
-        printed += [output, error]
-    assert re.search(r"before step (\d+), and the newest checkpoint is from step \1:", printed[1])
+        printed.append(error)
+    assert re.search(r"before step (\d+), and the newest checkpoint is from step \1:", printed[0])
     # These do not change what is trained.
     others = "--config.keep_checkpoints=1", "--config.eval_batch_size=100"
     end, output, error = start(workdir, *others).finish()
     assert end == 0, error
-    assert ["from step " in text for text in (printed[2], output)] == [True, True]
+    assert "Training: from step " in output
+    assert [row["first_step"] > 0 for row in read_sessions(workdir)] == [False, True, True]
+    assert read_config(workdir / CONFIG).eval_batch_size == 100
     assert [path.name for path in (workdir / "checkpoints").iterdir()] == ["80"]
     assert describe_difference(read_end(workdir), read_end(whole)) is None
 

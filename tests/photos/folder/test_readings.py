@@ -67,8 +67,8 @@ def label_third(label, *, table="labels.csv", header="file,label"):
 
 def write_votes(header, who):
     """A table of one person's labels."""
-    votes = [(i, labels[who]) for i, labels in enumerate(VOTES) if len(labels) > who]
-    return f"image,{header},label\n" + "".join(f"{i}.png,{who},{label}\n" for i, label in votes)
+    rows = [f"{i}.png,person{who},{of[who]}" for i, of in enumerate(VOTES) if len(of) > who]
+    return "\n".join([f"image,{header},label", *rows, ""])
 
 
 TWO = {"photos/1.png": "a", "photos/2.png": "b"}
