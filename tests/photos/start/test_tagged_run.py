@@ -196,6 +196,7 @@ def test_a_precision_raises_thresholds(run, photos, settings):
     assert ((thresholds > 0) & (thresholds != 0.5)).all()
 
 
+ONLY = "is for photos that have one class each: remove it"
 OF_CLASSES = {
     "num_labels": 4,
     "data.validation": 0.5,
@@ -208,8 +209,8 @@ PROBE = {"model.init_head": "probe", "num_steps": 0}
 @pytest.mark.parametrize(
     ("changes", "options", "remedy"),
     [
-        *(({key: value}, {"instant": True}, f"^{key} is") for key, value in OF_CLASSES.items()),
-        (PROBE, {}, r"^model\.init_head is for photos that have one class each: remove it"),
+        *(({key: value}, {"instant": True}, f"^{key} {ONLY}") for key, value in OF_CLASSES.items()),
+        (PROBE, {}, rf"^model\.init_head {ONLY}"),
         *(
             ({}, {"method": method}, r"^Only the instant classifier .* add --instant")
             for method in (None, "cls", "supervised")
