@@ -174,9 +174,10 @@ def test_final_heads_say_what_start_and_trained_networks_say_together(most, monk
 @pytest.mark.slow
 def test_a_run_starts_from_another_and_resumes_exactly_without_it(trained_run, tmp_path):
     source, workdir = shutil.copytree(trained_run, tmp_path / "source"), tmp_path / "run"
-    config = create_tiny_config("20,fixmatch", model__init=str(source), data__mean=(), data__std=())
+    config = create_tiny_config(model__init=str(source), data__mean=(), data__std=())
     config.model.init_head, config.model.final_head = "probe", "inferred"
     config.method.balanced_head, config.method.inferred = True, 1.0
+    config.data.imbalance = 10.0  # Or else all shares of the balanced head are 1.
     train_with_stages(config, tmp_path / "whole")
     train_interrupted(config, workdir, 3, train=train_with_stages)
     with pytest.MonkeyPatch.context() as patch:
