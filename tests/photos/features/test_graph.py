@@ -17,7 +17,6 @@ from cls_jax.photos.features.graph import (
     propagate_labels,
 )
 from cls_jax.photos.features.neighbors import find_neighbors, normalize_rows
-from tests.photos.labeling.sessions import create_features
 
 K = 3
 
@@ -217,12 +216,9 @@ def test_several_processes_spread_the_labels_of_one(monkeypatch, num_classes):
     np.testing.assert_allclose(three, one, rtol=1e-6)
 
 
-KINDS = np.arange(120) % 3
-
-
 @pytest.fixture(scope="module")
 def graph():
-    return build_graph(create_features(KINDS))
+    return build_graph(_make_features(120)[0])
 
 
 def propagate(graph, num_classes, *changes, groups=None):
@@ -235,7 +231,7 @@ def propagate(graph, num_classes, *changes, groups=None):
 def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph):
     changes = {0: 0, 1: 1}, {2: 3}, {2: 2}, {5: 1, 7: 0}, {5: -1}
     propagated = propagate(graph, 4, *changes)
-    labels = np.full(len(KINDS), -1)
+    labels = np.full(len(TRUTH), -1)
     labels[[0, 1, 2, 7]] = 0, 1, 2, 0
     expected = propagate_labels(graph, labels, num_classes=4)
     np.testing.assert_allclose(propagated.compute_probabilities(), expected, atol=1e-4)
@@ -245,13 +241,13 @@ def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph
 def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
     for image in range(3, 60, 3):  # Some leave rounding errors.
         propagated = propagate(graph, 2, {0: 0, image: 1}, {image: -1})
-        assert not propagated.compute_probabilities()[KINDS == 0, 1].any()
+        assert not propagated.compute_probabilities()[TRUTH == 0, 1].any()
 
 
 def test_near_copies_are_left_out_together(graph):
-    labels = np.where(np.arange(len(KINDS)) < 30, KINDS, -1)
+    labels = np.where(np.arange(len(TRUTH)) < 30, TRUTH, -1)
     labels[[4, 9]] = 0, 1  # Wrong ones.
-    groups = np.arange(len(KINDS))
+    groups = np.arange(len(TRUTH))
     groups[[3, 4, 6, 100]] = 3  # With one label of another class, and an image without a label.
     groups[[1, 7]] = 1
     propagation = propagate(graph, 3, dict(enumerate(labels[:20])), groups=groups)
@@ -297,16 +293,16 @@ def test_the_only_label_of_a_class_says_nothing_about_itself(graph):
 
 
 def test_images_to_label_are_chosen_of_different_groups_and_where_no_label_is(graph):
-    coverage, is_open = Coverage(graph), KINDS != 0
-    chosen, _ = coverage.choose(np.ones(len(KINDS), bool), 3)
-    assert sorted(KINDS[chosen]) == [0, 1, 2]
+    coverage, is_open = Coverage(graph), TRUTH != 0
+    chosen, _ = coverage.choose(np.ones(len(TRUTH), bool), 3)
+    assert sorted(TRUTH[chosen]) == [0, 1, 2]
     is_open[1:25:3] = False  # Many of kind 1.
     chosen, _ = coverage.choose(is_open, 4)
-    assert KINDS[chosen[0]] == 2
+    assert TRUTH[chosen[0]] == 2
     assert is_open[chosen].all()
     assert len(set(chosen)) == 4
     for open_images in ([3, 5], [7], []):
-        found, _ = coverage.choose(np.isin(np.arange(len(KINDS)), open_images), 8)
+        found, _ = coverage.choose(np.isin(np.arange(len(TRUTH)), open_images), 8)
         assert sorted(found) == open_images
-    few = Coverage(build_graph(create_features(KINDS[:2])))  # Its graph has all edges.
+    few = Coverage(build_graph(CLUSTERS[:2]))  # Its graph has all edges.
     assert sorted(few.choose(np.ones(2, bool), 10)[0]) == [0, 1]
