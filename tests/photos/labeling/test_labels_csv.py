@@ -23,9 +23,10 @@ from tests.photos.labeling.sessions import (
 )
 
 
-def test_a_table_of_another_program_keeps_its_columns(session, folder, kinds):
+@pytest.mark.parametrize("header", ["label;note;file", "kind;id;img"])
+def test_a_table_of_another_program_keeps_its_columns(session, folder, kinds, header):
     table = folder / LABELS_CSV
-    before = "label;note;file\ncat;first;IMG_0000.png\ndog;;IMG_0001.png"
+    before = f"{header}\ncat;1;IMG_0000.png\ndog;2;IMG_0001.png"
     table.write_text(before)
     session.follow_table()
     decide(session, 1, "cat")
