@@ -13,6 +13,7 @@ import re
 import socket
 import stat
 import struct
+import sys
 import threading
 import time
 import types
@@ -35,7 +36,7 @@ from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.images.decode import decode_image
-from cls_jax.photos.labeling import classifier, photos, server, start, verbs
+from cls_jax.photos.labeling import classifier, photos, server, start, training, verbs
 from tests.photos.labeling.sessions import create_features, create_photos, open_ready, serve
 from tests.processes import PATIENCE_S
 
@@ -328,6 +329,19 @@ def test_a_refusing_disk_becomes_a_message(client, monkeypatch):
     answer = decide(client)
     assert answer.status_code == 507
     assert "No space left" in answer.json()["message"]
+
+
+def test_a_training_that_fails_says_why(client, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    command = [sys.executable, "-c", "raise SystemExit('Starting\\nError: No space left.')"]
+    monkeypatch.setattr(training, "_write_arguments", lambda words: command)
+    decide(client)
+    decide(client, 1, "dog")
+    assert client.post("/api/train", json={"kind": "instant", "minutes": 1}).status_code == 200
+    while (state := client.get("/api/training").json())["phase"] == "running":
+        time.sleep(0.1)
+    assert (state["phase"], state["message"]) == ("failed", "No space left.")
+    assert client.get("/api/state").json()["is_training"] is False
 
 
 @pytest.mark.parametrize("folder", [os.fsdecode(b"photos \xff")], indirect=True)
