@@ -264,7 +264,6 @@ def lower_step(config, channels=1):
     return step.lower(setup.state_shapes, batch, create_schedule(config)).as_text()
 
 
-@pytest.mark.usefixtures("tiny_model")
 @pytest.mark.parametrize(
     ("method", "changes"),
     [
@@ -277,14 +276,15 @@ def lower_step(config, channels=1):
 )
 def test_runs_that_differ_in_their_length_have_the_same_program(method, changes):
     """Each method has a use of the length, or of a decay, that the others lack."""
-    short, long = (
-        lower_step(create_config(method, num_steps, warmup_steps, **changes))
-        for num_steps, warmup_steps in ((6, 0), (4_000, 20))
-    )
-    assert short == long
-    if method == "cls":  # What it is compared with is not empty.
-        other = create_config(method, 6, 0, **changes, optimizer__learning_rate=0.01)
-        assert lower_step(other) != short
+    with use_tiny_model():
+        short, long = (
+            lower_step(create_config(method, num_steps, warmup_steps, **changes))
+            for num_steps, warmup_steps in ((6, 0), (4_000, 20))
+        )
+        assert short == long
+        if method == "cls":  # What it is compared with is not empty.
+            other = create_config(method, 6, 0, **changes, optimizer__learning_rate=0.01)
+            assert lower_step(other) != short
 
 
 def test_the_parts_of_a_batch_move_a_mean_as_far_as_its_decay_says():
