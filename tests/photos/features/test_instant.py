@@ -467,6 +467,15 @@ def test_a_run_starts_from_the_network_of_an_instant_classifier(train, run):
     assert begun.result["step"] == STEPS["num_steps"]
 
 
+def test_a_folder_with_another_run_is_refused(train, run, trained):
+    for folder, settings, reason in (
+        (trained, {}, "already has a trained run"),
+        (run, {"seed": 1}, r"with other settings \(seed"),
+    ):
+        with pytest.raises(UserError, match=f"{reason}.*choose another"):
+            train(folder.workdir.name, instant=True, **settings)
+
+
 def test_configurations_of_other_programs_are_no_instant_classifiers(run, tmp_path):
     (tmp_path / "config.json").write_text('{"model_type": "vit", "hidden_size": 192}')
     assert [is_instant(folder) for folder in (run.workdir, tmp_path)] == [True, False]
