@@ -54,7 +54,8 @@ from cls_jax.photos.inference.unknown import (
     read_unknown,
 )
 from cls_jax.photos.shell import write_command
-from cls_jax.photos.start.fit_instant import INSTANT, read_copies
+from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.start.fit_labels import read_copies
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows, read_result, write_result
 from cls_jax.training.evaluate import Accuracies
 

@@ -15,7 +15,8 @@ from cls_jax.photos.inference.predictor import (
     describe_choice,
     expect_accuracy,
 )
-from cls_jax.photos.start.fit_instant import INSTANT, NEAR_COPIES
+from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.start.fit_labels import NEAR_COPIES
 
 
 def describe_accuracies(

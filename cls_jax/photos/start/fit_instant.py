@@ -1,55 +1,32 @@
-"""The instant classifier of a dataset, from labels by frozen features to the folder that keeps it.
+"""The instant classifier of a folder of images, and a folder of its own to keep it in.
 
-An image has one class (`fit_labels`) or several tags (`fit_tags`). The classifier is a frozen
-network with heads for these. Nothing is trained. Its folder has the files of a run's folder, as far
-as there is something to write, and the classifier itself.
-
-Shape suffixes: N networks, B images, K classes, T tags.
+It is a frozen network with heads for the classes. Nothing is trained. Its folder has the files of a
+run's folder, as far as there is something to write, and the classifier itself.
 """
 
-import csv
-import dataclasses
-import itertools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from ml_collections import ConfigDict
 
 from cls_jax.config import describe_differences, to_json, with_values
-from cls_jax.data.types import Dataset, Split
+from cls_jax.data.types import Dataset
 from cls_jax.errors import UserError, explain_writing
-from cls_jax.io import to_csv, write_atomically
 from cls_jax.parallel.distributed import check_same, from_main_process, is_main_process
 from cls_jax.parallel.preemption import leave_when_asked
-from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.features.copies import find_copies, measure_without_copies
-from cls_jax.photos.features.decide import decide
-from cls_jax.photos.features.graph import compute_weight
-from cls_jax.photos.features.infer import Inferred, infer
-from cls_jax.photos.features.instant import (
-    INSTANT_FILE,
-    InstantClassifier,
-    TaggedClassifier,
-    fit_classifier,
-    write_instant,
+from cls_jax.photos.features.instant import INSTANT_FILE, write_instant
+from cls_jax.photos.folder.instant_config import create_instant_config, read_run_config
+from cls_jax.photos.start.fit_labels import (
+    Fitted,
+    fit_labels,
+    fit_tags,
+    name_figures,
+    write_copies,
 )
-from cls_jax.photos.features.relations import Relations
-from cls_jax.photos.features.tag_accuracy import estimate_tags
-from cls_jax.photos.features.tags import choose_thresholds, find_right, group_tagged, infer_tags
-from cls_jax.photos.folder.instant_config import (
-    create_instant_config,
-    read_run_config,
-)
-from cls_jax.photos.folder.kinds import join_tags, read_sets
-from cls_jax.photos.start.frozen import (
-    PHOTO_WEIGHT_READERS,
-    RunFeatures,
-    compute_run_features,
-    read_networks,
-)
+from cls_jax.photos.start.frozen import PHOTO_WEIGHT_READERS, compute_run_features, read_networks
 from cls_jax.runs.folder import (
     CONFIG,
     check_unused,
@@ -57,11 +34,9 @@ from cls_jax.runs.folder import (
     describe_finished,
     describe_weights,
     read_result,
-    write_pseudo_labels,
     write_result,
 )
 from cls_jax.runs.sessions import record_session
-from cls_jax.training.evaluate import Accuracies, compute_accuracies
 from cls_jax.training.prepare import (
     check_packages,
     choose_images,
@@ -73,236 +48,6 @@ from cls_jax.training.progress import list_warnings
 from cls_jax.training.setup import describe_model
 
 INSTANT = "instant"  # The folder of a run for the instant classifier that it began with.
-NEAR_COPIES = "near_copies.csv"  # In the folder of a run.
-_HEADER = ("file", "part", "copy_of")
-# Names of what `fit_labels` measures that belong to a result.
-BASELINES = (
-    "test/accuracy_probe",
-    "test/accuracy_instant",
-    "test/accuracy_instant_without_copies",
-    "test/images",
-    "test/near_copies",
-    "validation/accuracy_probe",
-    "validation/accuracy_instant",
-    "validation/images",
-    "validation/near_copies",
-    *(f"labels/{name}" for name in Estimate._fields),
-    "labels/weight_graph",
-    "labels/weight_stages",
-    "labels/weight_others",
-    "labels/near_copies",
-    "labels/near_copy_groups",
-)
-# The same with tags, in addition. The second one is measured after the fit.
-TAG_FIGURES = ("labels/tags", "test/mean_average_precision")
-# The same of a dataset whose sources are known, where it is not too early to say.
-SOURCE_FIGURES = tuple(f"labels/{name}" for name in NewSources._fields)
-
-
-# Which images are named right, bool [B], and accuracies in percent of a part of that name, from
-# probabilities float32 [N, B, K] and the numbers of the images' labels, int [B].
-_Judge = Callable[[np.ndarray, np.ndarray, str], tuple[np.ndarray, Accuracies]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Fitted:
-    """Labels from frozen features for the images of a run, and classifiers fitted to them."""
-
-    rows: np.ndarray  # The training images that the run uses, int [B], sorted.
-    is_labeled: np.ndarray  # bool [B].
-    texts: tuple[str, ...]  # The labels that images may have: classes, or several tags each.
-    labels: np.ndarray  # Their numbers, int [B].
-    weights: np.ndarray  # How sure they are, float [B] from 0 to 1.
-    # "instant", and of classes also "probe", which is fitted to given labels only.
-    classifiers: Mapping[str, InstantClassifier | TaggedClassifier]
-    # The same names: in percent, on the validation and test images, where there are any.
-    accuracies: dict[str, Accuracies]
-    # The image at `rows` that each of these is a near-copy of, int [n] by part, or -1.
-    copies: dict[str, np.ndarray]
-    of_labels: dict[str, float]  # What is known of the labels, by name.
-
-    @property
-    def classifier(self) -> InstantClassifier | TaggedClassifier:
-        """The classifier of the run."""
-        return self.classifiers["instant"]
-
-    @property
-    def figures(self) -> dict[str, float]:
-        """All of `BASELINES`, `SOURCE_FIGURES` and `TAG_FIGURES` that are known."""
-        known = {f"labels/{name}": value for name, value in self.of_labels.items()}
-        for name, measured in self.accuracies.items():
-            for figure, value in measured.items():
-                if figure.endswith(("/accuracy", "/accuracy_without_copies")):
-                    known[figure.replace("accuracy", f"accuracy_{name}")] = value
-        for part, rows in self.copies.items():
-            known[f"{part}/images"] = len(rows)
-            if count := int((rows >= 0).sum()):
-                known[f"{part}/near_copies"] = count
-        return known
-
-    def write_labels(self, folder: pathlib.Path, dataset: Dataset) -> None:
-        """Writes the labels of the unlabeled images with their weights, if they are files."""
-        is_new, named = ~self.is_labeled, dataclasses.replace(dataset, class_names=self.texts)
-        rows, labels, weights = self.rows[is_new], self.labels[is_new], self.weights[is_new]
-        write_pseudo_labels(folder, named, rows, labels, weights)
-
-
-@dataclasses.dataclass(frozen=True)
-class FittedClasses(Fitted):
-    """Those of images that have one class each."""
-
-    inferred: Inferred
-
-
-def name_figures(known: Mapping[str, float]) -> dict[str, float | None]:
-    """The figures of a result: `BASELINES`, and with sources or tags those of theirs."""
-    more = [names for names in (SOURCE_FIGURES, TAG_FIGURES) if names[0] in known]
-    names = itertools.chain(BASELINES, *more)
-    return {name.replace("/", "_", 1): known.get(name) for name in names}
-
-
-def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> FittedClasses:
-    """Infers the labels of a run's images, and fits the instant classifier to them.
-
-    Args:
-        dataset: The images. Its held-out splits only measure.
-        labeled: Training images that count as labeled, int [num_labels].
-        features: Those of the run's images.
-    """
-    network, relations = features.network, Relations(features.train)
-    is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
-    inferred = infer(relations, labels, dataset.num_classes, sources)
-    classifiers = {
-        "probe": InstantClassifier(network, inferred.probe),
-        "instant": fit_classifier(network, relations, inferred),
-    }
-
-    def judge(p_NBK: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
-        accuracies = compute_accuracies(p_NBK, labels_B, part)
-        return decide(p_NBK[0]).is_right(labels_B), accuracies
-
-    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
-    return FittedClasses(
-        rows=features.rows,
-        is_labeled=is_labeled,
-        texts=dataset.class_names,
-        labels=inferred.labels,
-        weights=inferred.weights,
-        classifiers=classifiers,
-        accuracies=accuracies,
-        copies=copies,
-        of_labels=inferred.figures,
-        inferred=inferred,
-    )
-
-
-def fit_tags(
-    dataset: Dataset, labeled: np.ndarray, features: RunFeatures, precision: float = 0.0
-) -> Fitted:
-    """Infers the tags of a run's images, and fits the instant classifier to them.
-
-    Takes the same as `fit_labels`, and the `precision` of `choose_thresholds`. The classes of the
-    dataset are labels with several tags. Near-copies are held out together, whatever their tags.
-    The weight of a label is the mean of those of its tags, each of which an image has or not.
-    """
-    assert features.network is not None, "pixels have no tags"
-    relations, sets = Relations(features.train), read_sets(dataset.class_names)
-    is_labeled, labels, sources = _take_given(dataset, labeled, features.rows)
-    given_BT = sets.mark(labels)
-    groups_B = group_tagged(relations, given_BT, sources)
-    inferred = infer_tags(relations, given_BT, groups_B)
-    p_BT, thresholds = inferred.probabilities, choose_thresholds(inferred, precision)
-    estimate = estimate_tags(p_BT, inferred.held_out, given_BT, groups_B, thresholds)
-    classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)
-
-    def judge(p_NBT: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
-        is_right = find_right(p_NBT[0], sets.mark(labels_B), thresholds)
-        return is_right, {f"{part}/accuracy": 100 * float(is_right.mean())}
-
-    classifiers = {"instant": classifier}
-    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
-    names = np.array(sets.names)
-    found = [join_tags(names[has_T].tolist()) for has_T in p_BT >= thresholds]
-    texts, numbers = np.unique(found, return_inverse=True)
-    known = estimate._asdict() if estimate else {}
-    return Fitted(
-        rows=features.rows,
-        is_labeled=is_labeled,
-        texts=tuple(texts.tolist()),
-        labels=numbers,
-        weights=compute_weight(np.stack([p_BT, 1 - p_BT], axis=-1)).mean(axis=1),
-        classifiers=classifiers,
-        accuracies=accuracies,
-        copies=copies,
-        of_labels={name: value for name, value in known.items() if value is not None}
-        | {"tags": len(names)},
-    )
-
-
-def _take_given(
-    dataset: Dataset, labeled: np.ndarray, rows: np.ndarray
-) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """Of the images at `rows`: which are labeled, their labels or else -1, and any sources."""
-    is_labeled, sources = np.isin(rows, labeled), dataset.train.sources
-    labels = np.where(is_labeled, dataset.train.labels[rows], -1)
-    return is_labeled, labels, None if sources is None else sources[rows]
-
-
-def _measure(
-    dataset: Dataset,
-    features: RunFeatures,
-    relations: Relations,
-    classifiers: Mapping[str, InstantClassifier | TaggedClassifier],
-    judge: _Judge,
-) -> tuple[dict[str, Accuracies], dict[str, np.ndarray]]:
-    """The accuracies and near-copies of a `Fitted`, on the validation and test images."""
-    accuracies, copies = {name: Accuracies() for name in classifiers}, dict[str, np.ndarray]()
-    images = dataset.train.take(features.rows).images
-    for part, held_out in features.held_out.items():
-        split = dataset.held_out[part]
-        copies[part] = find_copies(relations, images, held_out, split.images.__getitem__)
-        for name, classifier in classifiers.items():
-            p_NBK, _ = classifier.predict_with_features(held_out)
-            is_right, measured = judge(p_NBK, split.labels, part)
-            accuracies[name] |= measured
-            accuracies[name] |= measure_without_copies(is_right, copies[part] >= 0, part)
-    return accuracies, copies
-
-
-def write_copies(
-    folder: pathlib.Path, dataset: Dataset, rows: np.ndarray, copies: Mapping[str, np.ndarray]
-) -> None:
-    """Writes which held-out images are near-copies of which training images, if any are.
-
-    By part, int [n]: the place among the training images at `rows`, or -1.
-    """
-    lines = [
-        (_name(split, i), part, _name(dataset.train, int(rows[copies[part][i]])))
-        for part, split in dataset.held_out.items()
-        for i in np.flatnonzero(copies.get(part, np.zeros(0)) >= 0).tolist()
-    ]
-    if lines:
-        write_atomically(folder / NEAR_COPIES, to_csv([_HEADER, *lines]))
-
-
-def read_copies(folder: pathlib.Path, dataset: Dataset) -> dict[str, np.ndarray]:
-    """Which images of each held-out part are near-copies of training images, bool [n]."""
-    try:
-        with (folder / NEAR_COPIES).open(
-            newline="", encoding="utf-8", errors="surrogateescape"
-        ) as file:
-            found = {(row["part"], row["file"]) for row in csv.DictReader(file)}
-    except (OSError, ValueError, KeyError, csv.Error):
-        found = set()
-    return {
-        part: np.array([(part, _name(split, i)) in found for i in range(len(split))], bool)
-        for part, split in dataset.held_out.items()
-    }
-
-
-def _name(split: Split, row: int) -> str:
-    """The file of an image, or its number without files."""
-    return split.files[row] if split.files else str(row)
 
 
 def fit_instant(

@@ -46,13 +46,8 @@ from cls_jax.photos.features.infer import pool, take_log
 from cls_jax.photos.features.instant import INSTANT_FILE, read_instant
 from cls_jax.photos.features.network import FrozenFeatures, FrozenNetwork
 from cls_jax.photos.features.relations import LAST, STAGES, Relations
-from cls_jax.photos.start.fit_instant import (
-    INSTANT,
-    FittedClasses,
-    fit_labels,
-    name_figures,
-    write_instant_folder,
-)
+from cls_jax.photos.start.fit_instant import INSTANT, write_instant_folder
+from cls_jax.photos.start.fit_labels import FittedClasses, fit_labels, name_figures
 from cls_jax.photos.start.frozen import (
     PHOTO_WEIGHT_READERS,
     compute_frozen,

@@ -9,7 +9,7 @@ from cls_jax.photos.features.copies import correlate, find_copies, measure_witho
 from cls_jax.photos.features.network import FrozenFeatures
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.report.outcome import describe_copies
-from cls_jax.photos.start.fit_instant import read_copies, write_copies
+from cls_jax.photos.start.fit_labels import read_copies, write_copies
 
 NUM_PHOTOS, SIDE = 40, 64
 

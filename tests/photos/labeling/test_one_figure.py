@@ -13,7 +13,7 @@ from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
-from cls_jax.photos.start.fit_instant import fit_labels
+from cls_jax.photos.start.fit_labels import fit_labels
 from cls_jax.photos.start.frozen import RunFeatures
 from tests.conftest import load_config
 from tests.photos.labeling.pages import press, show

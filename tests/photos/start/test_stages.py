@@ -18,7 +18,7 @@ from cls_jax.photos.features.heads import Head, fit_heads
 from cls_jax.photos.features.infer import LabelerWeights
 from cls_jax.photos.folder.dataset import open_dataset
 from cls_jax.photos.start import stages
-from cls_jax.photos.start.fit_instant import fit_labels
+from cls_jax.photos.start.fit_labels import fit_labels
 from cls_jax.photos.start.frozen import compute_run_features
 from cls_jax.photos.start.stages import (
     compute_trained_features,
