@@ -95,6 +95,8 @@ def test_reading_prints_nothing(workdir, caplog):
 
 def test_only_the_newest_are_kept(tmp_path, state):
     assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
+    left_by_a_kill = tmp_path / "checkpoints" / "1.orbax-checkpoint-tmp"
+    left_by_a_kill.mkdir(parents=True)
     save(tmp_path, (1, 2, 3), state, keep=2)
     assert Checkpointer(tmp_path).latest_step() == 3
     steps = {path.name for path in (tmp_path / "checkpoints").iterdir() if path.is_dir()}
