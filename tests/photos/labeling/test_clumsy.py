@@ -1,12 +1,8 @@
 """Hands that are quick or clumsy: no answer is given twice, or for another photo than was meant."""
 
-import unicodedata
-
 import pytest
 
-from cls_jax.photos.folder.names import fold_class
-from cls_jax.photos.labeling.answers import RefusedError
-from cls_jax.photos.labeling.changes import Change, rename_class
+from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
     CLICK_AGAIN,
     SETTLE_MS,
@@ -29,7 +25,6 @@ from tests.photos.labeling.sessions import (
     create_photos,
     decide,
     open_ready,
-    read_states,
 )
 
 LOST = "Not taken: the button that you pressed is"
@@ -191,25 +186,6 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
     begun.leave_out_missing()
     hear(page, f"{gone} needs no answer anymore")
     assert len(read_decisions(folder)) == 8
-
-
-def test_the_page_compares_names_of_classes_as_the_server_does(call_module):
-    letters = [chr(i) for i in range(0x30000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
-    names = [a for a in letters if a.strip() and fold_class(a) != a]
-    names += ["Ünï Çodé", "a\u0308", "0.0", "-12.00", "1.5", "a  b", "ς", "ΟΔΟΣ", "ＡＢ　Ｃ"]
-    fold = "({ fold }, names) => names.map(fold)"
-    found = call_module("names.js", fold, names)
-    folded = call_module("names.js", fold, [fold_class(name) for name in names])
-    assert [n for n, a, b in zip(names, found, folded, strict=True) if a != b] == []
-    assert len(set(found)) == len({fold_class(name) for name in names})
-
-
-def test_a_class_is_not_added_under_another_spelling(folder, kinds):
-    session = open_ready(folder, kinds, ["cat", "dog"])
-    with pytest.raises(RefusedError, match="There is already a class named dog"):
-        session.decide([Change(0, "label", "DOG", 0)], "w", True)
-    session.decide([Change(0, "label", "dog ", 0)], "w", True)
-    assert read_states(session)["IMG_0000.png"] == ("label", "dog")
 
 
 @pytest.mark.slow

@@ -82,12 +82,17 @@ def test_a_key_is_no_label_and_only_a_digit_or_a_letter(folder, kinds):
             session.change("w", set_key, name, key)
 
 
-def test_a_class_with_a_digit_for_a_name_has_this_key_or_none():
-    digits = [str(digit) for digit in range(10)]
-    assert assign_keys(digits, {}, {}) == {key: key for key in "123456789"}
-    assert assign_keys(["cat", "0", "2", "1"], {}, {"cat": "1"}) == {"cat": "1", "2": "2"}
-    assert assign_keys(["cat", "3"], {}, {}) == {"cat": "1", "3": "3"}
-    assert assign_keys(["cat", "3"], {"cat": "3", "3": "1"}, {}) == {"cat": "3", "3": "1"}
+@pytest.mark.parametrize(
+    ("names", "chosen", "former", "keys"),
+    [
+        ("0123456789", {}, {}, {key: key for key in "123456789"}),
+        (["cat", "0", "2", "1"], {}, {"cat": "1"}, {"cat": "1", "2": "2"}),
+        (["cat", "3"], {}, {}, {"cat": "1", "3": "3"}),
+        (["cat", "3"], {"cat": "3", "3": "1"}, {}, {"cat": "3", "3": "1"}),
+    ],
+)
+def test_a_class_with_a_digit_for_a_name_has_this_key_or_none(names, chosen, former, keys):
+    assert assign_keys(names, chosen, former) == keys
 
 
 def label(*labels):
@@ -244,17 +249,20 @@ def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds,
     assert read_keys(session)["coat"] == ("3" if use in ("nothing", "key") else "4")
 
 
-def test_an_answer_that_is_refused_adds_no_class(folder, kinds):
+def test_an_answer_that_is_refused_adds_no_class_nor_does_one_with_a_known_class(folder, kinds):
     session = open_ready(folder, kinds, ["cat", "dog"])
     decide(session, 0, "cat")
-    with pytest.raises(ConflictError, match=r"^IMG_0000.* was labeled in the meantime"):
-        session.decide([Change(0, "label", "owl", 0)], "w", True)
-    with pytest.raises(ConflictError, match=r"^None of the 2 photos was labeled: IMG_0000"):
-        session.decide([Change(i, "label", "owl", 0) for i in range(2)], "w", True)
-    with pytest.raises(RefusedError, match="no label"):
-        session.decide([Change(1, "label", "owl", 0), Change(2, "label", "No label", 0)], "w", True)
-    with pytest.raises(RefusedError, match="no such class"):
-        session.decide([Change(1, "label", "owl", 0)], "w")
+    for labels, adds, error, why in (
+        ({0: "owl"}, True, ConflictError, r"^IMG_0000.* was labeled in the meantime"),
+        ({0: "owl", 1: "owl"}, True, ConflictError, "^None of the 2 photos was labeled: IMG_0000"),
+        ({1: "owl", 2: "No label"}, True, RefusedError, "no label"),
+        ({1: "DOG"}, True, RefusedError, "There is already a class named dog"),
+        ({1: "owl"}, False, RefusedError, "no such class"),
+    ):
+        changes = [Change(image, "label", label, 0) for image, label in labels.items()]
+        with pytest.raises(error, match=why):
+            session.decide(changes, "w", adds)
+    session.decide([Change(1, "label", "dog ", 0)], "w", True)
     assert list(read_keys(session)) == ["cat", "dog"]
 
 

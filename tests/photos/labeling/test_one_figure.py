@@ -24,7 +24,6 @@ from tests.photos.labeling.sessions import (
     decide,
     decide_all,
     describe_some,
-    fit,
     open_ready,
 )
 
@@ -98,27 +97,12 @@ def test_a_run_with_the_same_answers_states_the_same_figure(folder, features, is
     assert fitted.class_names[fitted.probabilities[copy].argmax()] == NAMES[0]
 
 
-def test_the_figure_is_of_one_fit_until_the_next_one(answered):
-    classifier = fit(answered)
-    said = classifier.describe_shortly()
-    assert said.endswith("photos of these 3 classes are named right, after 9 answers")
-    decide_all(answered, "abc", start=9)
-    assert classifier.describe_shortly() == said
-    assert classifier.describe_namer().endswith("after 9 answers")
-    classifier._wait()
-    assert classifier.describe_shortly().endswith("are named right, after 12 answers")
-    for decision in ("none", "skip"):
-        before = classifier._wait().inferred.estimate
-        decide(answered, 20, "", decision=decision)
-        assert classifier._wait().inferred.estimate.images == before.images - (decision == "none")
-    answered.undo("w")
-    answered.undo("w")
-    assert classifier._wait().inferred.estimate.images == before.images + 1
-
-
-def test_new_photos_are_part_of_the_figure(answered, folder):
+def test_new_photos_and_those_whose_answer_is_undone_are_part_of_the_figure(answered, folder):
     classifier = SessionClassifier(answered)
     assert classifier._wait().inferred.estimate.images == 21
+    decide(answered, 20, "", decision="none")
+    assert classifier._wait().inferred.estimate.images == 20
+    answered.undo("w")
     names = [path.name for path in list_paths(answered.known)]
     for i in range(3):
         (folder / f"new {i}.png").write_bytes((folder / names[i]).read_bytes())

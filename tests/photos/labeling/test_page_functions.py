@@ -1,5 +1,9 @@
 """What the page decides before it draws: for which photos the keys are, and what comes of a key."""
 
+import unicodedata
+
+from cls_jax.photos.folder.names import fold_class
+
 # Events → verdicts, with what is known of the earlier ones.
 JUDGE = """({ decide, START }, cases) => {
   const judge = ([verdicts, memory], event) => {
@@ -166,6 +170,17 @@ def test_one_enter_on_half_a_name_neither_labels_nor_adds(call_module):
     code = "({ interpret }, typed, names) => typed.map((text) => interpret(text, names))"
     found = call_module("names.js", code, list(cases), NAMES)
     assert [(one["kind"], one["name"]) for one in found] == list(cases.values())
+
+
+def test_the_page_compares_names_of_classes_as_the_server_does(call_module):
+    letters = [chr(i) for i in range(0x30000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
+    names = [a for a in letters if a.strip() and fold_class(a) != a]
+    names += ["Ünï Çodé", "a\u0308", "0.0", "-12.00", "1.5", "a  b", "ς", "ΟΔΟΣ", "ＡＢ　Ｃ"]
+    fold = "({ fold }, names) => names.map(fold)"
+    found = call_module("names.js", fold, names)
+    folded = call_module("names.js", fold, [fold_class(name) for name in names])
+    assert [n for n, a, b in zip(names, found, folded, strict=True) if a != b] == []
+    assert len(set(found)) == len({fold_class(name) for name in names})
 
 
 def test_tab_completes_as_far_as_all_classes_agree(call_module):

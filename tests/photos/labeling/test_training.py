@@ -2,22 +2,27 @@
 
 import json
 import os
-import pathlib
 import signal
 import sys
+import threading
 import time
 import types
+import unittest.mock
 
+import numpy as np
 import pytest
 
 from cls_jax.config import to_json, with_values
 from cls_jax.parallel.preemption import FINISH
+from cls_jax.photos.images.files import ImageBatch
+from cls_jax.photos.inference.classifier import create_prediction
 from cls_jax.photos.inference.list_runs import RUNS, find_newest
-from cls_jax.photos.labeling import start, trained, training
+from cls_jax.photos.labeling import start, trained, training, views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts
 from cls_jax.photos.labeling.progress import describe_end, estimate_left, read_offer
+from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, FolderRuns, Training
 from cls_jax.photos.labeling.verbs import VERBS, Parts
 from cls_jax.runs.folder import CONFIG, write_result
@@ -27,10 +32,10 @@ from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, SETTLE_MS, find_violations, hear, show
 from tests.photos.labeling.sessions import decide, decide_all, open_ready
-from tests.photos.labeling.test_views import StubNetworks, name_photos
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
 SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
+PLANNED = "3 minutes: 60 steps of about 1.00 s at 160 pixels"
 # `cls-jax` where a step at 96 pixels takes as many seconds as are given first.
 STUB = """
 import sys
@@ -76,11 +81,16 @@ def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished
     return workdir
 
 
-def test_what_is_printed_about_the_time_is_offered():
-    assert read_offer(SHORT) == (SHORT[7:].partition(" Pass")[0], 9, False)
-    line = "3 minutes: 60 steps of about 1.00 s at 160 pixels"
-    assert read_offer(f"Steps:       60\nTime:        {line}\nRun:") == (line, 3, True)
-    assert read_offer(f"{line}\nTraining: 60 steps") is None
+@pytest.mark.parametrize(
+    ("printed", "offer"),
+    [
+        (SHORT, (SHORT[7:].partition(" Pass")[0], 9, False)),
+        (f"Steps:       60\nTime:        {PLANNED}\nRun:", (PLANNED, 3, True)),
+        (f"{PLANNED}\nTraining: 60 steps", None),
+    ],
+)
+def test_what_is_printed_about_the_time_is_offered(printed, offer):
+    assert read_offer(printed) == offer
 
 
 @pytest.mark.parametrize(
@@ -103,13 +113,21 @@ def test_how_it_has_ended_is_said(code, printed, has_saved, is_planning, phase, 
     assert bool(end["message"]) == bool(said)
 
 
-def test_the_time_left_is_that_of_the_steps_or_the_plan():
-    rows = [{"step": 10, "perf/steps_per_second": 0.5}, {"step": 20, "test/accuracy": 80.0}]
-    assert estimate_left(rows, 60, seconds=100, planned=0) == 80
-    assert estimate_left(rows, 60, seconds=100, planned=600) == 500
-    assert estimate_left(rows, 60, seconds=590, planned=600) == 80
-    assert estimate_left([], 0, seconds=590, planned=0) is None
-    assert estimate_left([], 0, seconds=700, planned=600) == 0
+ROWS = [{"step": 10, "perf/steps_per_second": 0.5}, {"step": 20, "test/accuracy": 80.0}]
+
+
+@pytest.mark.parametrize(
+    ("rows", "num_steps", "seconds", "planned", "left"),
+    [
+        (ROWS, 60, 100, 0, 80),
+        (ROWS, 60, 100, 600, 500),
+        (ROWS, 60, 590, 600, 80),
+        ([], 0, 590, 0, None),
+        ([], 0, 700, 600, 0),
+    ],
+)
+def test_the_time_left_is_that_of_the_steps_or_the_plan(rows, num_steps, seconds, planned, left):
+    assert estimate_left(rows, num_steps, seconds, planned) == left
 
 
 def test_a_training_that_this_machine_cannot_do_in_the_time_is_not_done(tmp_path, monkeypatch):
@@ -339,38 +357,99 @@ def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder
     assert found.find_used() == find_newest() == helped
 
 
-@pytest.mark.usefixtures("answered")
-def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds, monkeypatch):
-    loaded = []
+class StubNetworks:
+    """Networks that name every photo "c", but cannot read the last two."""
 
-    def load(run):
-        loaded.append(pathlib.Path(run).name)
-        return StubNetworks()
+    class_names = ("c", "b", "a")
 
+    def read_files(self, files):
+        errors = [None] * (len(files) - 2) + ["broken"] * 2
+        yield ImageBatch(files, errors, np.zeros((len(files) - 2, 1, 1, 3), np.uint8))
+
+    def predict(self, images):
+        return create_prediction(np.tile(np.float32([0.8, 0.1, 0.1]), (1, len(images), 1)), "cba")
+
+
+@pytest.fixture
+def load(monkeypatch):
+    """Loads stubs in place of the networks of a run."""
+    load = unittest.mock.Mock(return_value=StubNetworks())
     monkeypatch.setattr(trained, "load", load)
-    write_run("trained", folder, 2000)
+    return load
+
+
+def name_photos(session, networks, classifier):
+    """The labels of all photos, once the newest networks have named them."""
+    networks.follow()
+    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
+        thread.join()
+    views.describe_check(session)
+    return [row["label"] for row in classifier.list_rows()]
+
+
+@pytest.mark.usefixtures("load")
+def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
+    answered, folder, kinds, monkeypatch
+):
+    runs = []
+    networks = trained.TrainedNetworks(answered, lambda: runs[-1] if runs else None)
+    classifier = SessionClassifier(answered, networks)
+
+    def follow(**chosen):
+        runs.append(write_run(f"run-{len(runs)}", folder, 2000, num_labels=None, **chosen))
+        labels = name_photos(answered, networks, classifier)
+        images = (views.describe_image(answered.known, image) for image in (18, 28))
+        proposed = [image["proposals"][0]["label"] for image in images]
+        return proposed, set(labels[9:28]), labels[28]
+
+    classifier._wait()
+    by_instant = ["a", "b"], {"a", "b", "c"}, "b"
+    assert follow(predictor="instant") == by_instant
+    assert follow(predictor_gain_images=None) == by_instant  # Nothing has compared them.
+    compared = {"predictor_gain_images": 20, "predictor_images": "random"}
+    compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
+    assert follow(**compared) == (["c", "b"], {"c"}, "b"), networks.message
+    # The page says which classifier its figures are of, and none of the other's.
+    assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
+    assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
+    assert classifier.estimate().accuracy is None
+    assert classifier.get() is classifier.get()  # Not computed for each request.
+    assert classifier.get().predict(["elsewhere"], None).argmax() == 2  # Of "abc".
+    checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
+    monkeypatch.setattr(trained, "list_checked", lambda known: checked)
+    assert classifier.describe()["accuracy"] == (
+        f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
+        "(17 to 55%), measured on 21 random photos."
+    )
+    shortly = "About 33% of the other photos are named right by the trained networks"
+    assert classifier.describe_shortly() == shortly
+    decide_all(answered, "abcabcabca", start=9)  # Which the networks have not learned.
+    assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
+    assert classifier.describe_namer() == "the instant classifier after 19 answers"
+
+
+@pytest.mark.usefixtures("answered")
+def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds, load):
+    run = write_run("trained", folder, 2000)
     write_run("instant", folder, 1000, predictor="instant")
-    session = open_ready(folder, kinds)  # Another one.
-    runs = Training(folder)
+    session, runs = open_ready(folder, kinds), Training(folder)  # Another session.
     networks = trained.TrainedNetworks(session, runs.find_used_run)
     classifier = SessionClassifier(session, networks)
     classifier._wait()
     labels = name_photos(session, networks, classifier)
     assert set(labels[9:28]) == {"c"}, networks.message  # As the stub says.
-    for act, run, names in (
+    for act, name, classes in (
         (runs.use, "runs/instant", "abc"),
         (runs.use, "runs/trained", "c"),
         (runs.delete, "runs/trained", "abc"),
     ):
-        act(run)
-        assert set(name_photos(session, networks, classifier)[9:28]) == {*names}, run
-    assert loaded == ["trained"] * 2
+        act(name)
+        assert set(name_photos(session, networks, classifier)[9:28]) == {*classes}, name
+    assert load.call_args_list == [unittest.mock.call(run)] * 2
 
 
-def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
-    folder, kinds, monkeypatch
-):
-    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
+@pytest.mark.usefixtures("load")
+def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(folder, kinds):
     decide_all(open_ready(folder, kinds), ("abc" * 7)[:19])
     session = open_ready(folder, kinds)
     # Ten random photos were no part of the training, but those that its networks were chosen by.
@@ -382,11 +461,9 @@ def test_networks_of_an_earlier_session_that_miss_ten_answers_are_not_used(
         assert bool(networks.find("abc")) == is_used
 
 
-def test_networks_are_not_used_after_ten_changes_since_their_training_began(
-    answered, folder, monkeypatch
-):
+@pytest.mark.usefixtures("load")
+def test_networks_are_not_used_after_ten_changes_since_their_training_began(answered, folder):
     """Though as many photos have a label."""
-    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
     run = write_run("trained", folder, 2000, num_labels=9)
     page = types.SimpleNamespace(start=lambda *_: run, find_used_run=lambda: run)
     parts = Parts(answered, page)

@@ -1,7 +1,6 @@
 """What the page shows follows the labels: accuracies, proposals, questions, suspect labels."""
 
 import csv
-import threading
 
 import numpy as np
 import pytest
@@ -11,17 +10,13 @@ from cls_jax.models.weights.backbones import BUILTIN
 from cls_jax.photos.cli import commands
 from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_estimate
 from cls_jax.photos.features.backbones import Backbones
-from cls_jax.photos.images.files import ImageBatch
-from cls_jax.photos.inference.classifier import create_prediction
-from cls_jax.photos.labeling import photos, proposals, trained, views
+from cls_jax.photos.labeling import photos, proposals, views
 from cls_jax.photos.labeling.changes import Change, rename_class
 from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Counts, list_paths, list_trainable
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.proposals import Classified
-from cls_jax.photos.labeling.session import JAX_THREAD
 from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
-from cls_jax.runs.folder import write_result
 from tests.photos.labeling.sessions import (
     CLASSES,
     create_features,
@@ -51,12 +46,12 @@ def test_accuracies_count_copies_once(folder, kinds):
     who = "the instant classifier"
     assert described["accuracy"] == describe_estimate(fitted.inferred.estimate, who)
     assert described["accuracy"].endswith(f"are named right by {who} (90 to 100%).")
-    assert classifier.describe_namer() == f"{who} after 11 answers"
     about = described["accuracy"].split("%")[0]
     others = "of the other photos are named right, after 11 answers"
-    assert classifier.describe_shortly() == f"{about}% {others}"
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
+    assert classifier.describe_shortly() == f"{about}% {others}"  # Of one fit until the next.
+    assert classifier.describe_namer() == f"{who} after 11 answers"
     classifier._wait()
     early = "Too early to say: 2 of 3 classes have only one answer."
     assert classifier.describe()["accuracy"] == early
@@ -104,71 +99,6 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
     session.change("w", rename_class, "a", "e")  # The classifier does not know this class.
     assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
     assert views.describe_image(session.known, 20)["proposals"][0]["label"] in "bcde"
-
-
-class StubNetworks:
-    """Networks that name every photo "c", but cannot read the last two."""
-
-    class_names = ("c", "b", "a")
-
-    def read_files(self, files):
-        errors = [None] * (len(files) - 2) + ["broken"] * 2
-        yield ImageBatch(files, errors, np.zeros((len(files) - 2, 1, 1, 3), np.uint8))
-
-    def predict(self, images):
-        return create_prediction(np.tile(np.float32([0.8, 0.1, 0.1]), (1, len(images), 1)), "cba")
-
-
-def name_photos(session, networks, classifier):
-    """The labels of all photos, once the newest networks have named them."""
-    networks.follow()
-    for thread in [one for one in threading.enumerate() if one.name == JAX_THREAD]:
-        thread.join()
-    views.describe_check(session)
-    return [row["label"] for row in classifier.list_rows()]
-
-
-def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
-    answered, kinds, tmp_path, monkeypatch
-):
-    monkeypatch.setattr(trained, "load", lambda run: StubNetworks())
-    runs = []
-    networks = trained.TrainedNetworks(answered, lambda: runs[-1] if runs else None)
-    classifier = SessionClassifier(answered, networks)
-
-    def follow(**chosen):
-        runs.append(tmp_path / f"run-{len(runs)}")
-        runs[-1].mkdir()
-        write_result(runs[-1], {"step": 1, "test_accuracy": None, **chosen})
-        labels = name_photos(answered, networks, classifier)
-        images = (views.describe_image(answered.known, image) for image in (18, 28))
-        proposed = [image["proposals"][0]["label"] for image in images]
-        return proposed, set(labels[9:28]), labels[28]
-
-    classifier._wait()
-    by_instant = ["a", "b"], {"a", "b", "c"}, "b"
-    assert follow(predictor="instant") == by_instant
-    assert follow(predictor="trained") == by_instant  # Nothing was there to compare them on.
-    compared = {"predictor_gain_images": 20, "predictor_images": "random"}
-    compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
-    assert follow(predictor="trained", **compared) == (["c", "b"], {"c"}, "b"), networks.message
-    # The page says which classifier its figures are of, and none of the other's.
-    assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
-    assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
-    assert classifier.estimate().accuracy is None
-    assert classifier.get() is classifier.get()  # Not computed for each request.
-    assert classifier.get().predict(["elsewhere"], None).argmax() == 2  # Of "abc".
-    checked = {image: "abc"[kinds[image]] for image in range(2, 23)}
-    monkeypatch.setattr(trained, "list_checked", lambda known: checked)
-    assert classifier.describe()["accuracy"] == (
-        f"About 33% of the other photos are named right by the trained networks of {runs[-1]} "
-        "(17 to 55%), measured on 21 random photos."
-    )
-    shortly = "About 33% of the other photos are named right by the trained networks"
-    assert classifier.describe_shortly() == shortly
-    decide_all(answered, "abcabcabca", start=9)  # Which the networks have not learned.
-    assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
-    assert classifier.describe_namer() == "the instant classifier after 19 answers"
 
 
 def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(answered, kinds):
