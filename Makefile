@@ -81,9 +81,11 @@ lint: $(VENV)/installed-dev
 	$(VENV)/bin/lint-imports
 	$(VENV)/bin/mypy
 
-# The wheel as its users get it: every file that the program opens is in it, and every extra resolves.
+# The wheel as its users get it: every file that the program opens is in it, none of an earlier version
+# is, and every extra resolves.
 package: $(VENV)/installed-dev
-	rm -rf build/package build/lib
+	rm -rf build/package
+	mkdir -p build/lib/cls_jax && touch build/lib/cls_jax/of_an_earlier_version.py
 	.ci/uv build --quiet --wheel --out-dir build/package
 	.ci/uv pip install --quiet --python $(VENV) --no-deps --target build/package/site build/package/*.whl
 	cd build/package && PYTHONPATH=site $(CURDIR)/$(VENV)/bin/python -P -c '$(USE_PACKAGE)'
@@ -93,18 +95,19 @@ package: $(VENV)/installed-dev
 EXTRAS := cpu,cuda,dicom,experiments,heif,label,onnx,parquet,pretrained,scale,shards,tf,tiff
 USE_PACKAGE := import cls_jax, pathlib; from cls_jax.photos.report import page; \
   folder = pathlib.Path(cls_jax.__file__).parent; \
-  assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder
+  assert folder.match("build/package/site/cls_jax") and (folder / "py.typed").exists(), folder; \
+  assert not (folder / "of_an_earlier_version.py").exists()
 
 # The wheel as its users install it: a fresh environment for each row of docs/installation.md.
 doors: $(VENV)/installed-dev
-	rm -rf build/doors build/lib
+	rm -rf build/doors
 	.ci/uv build --quiet --wheel --out-dir build/doors
 	$(VENV)/bin/python -m tests.doors
 
 # Everything about a release but the upload: version, changelog, sdist and wheel, and an installation
 # from the sdist. Prints what would be uploaded.
 release: $(VENV)/installed-dev
-	rm -rf build/release build/lib
+	rm -rf build/release
 	$(VENV)/bin/python -c '$(CHECK_CHANGELOG)'
 	.ci/uv build --quiet --out-dir build/release
 	$(VENV)/bin/twine check --strict build/release/*.whl build/release/*.tar.gz
