@@ -4,6 +4,8 @@ import importlib.metadata
 import os
 import pathlib
 
+import platformdirs
+
 # Tests start dozens of processes. Without bytecode each would compile the sources of JAX and
 # TensorFlow again, which takes up to 20 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -19,9 +21,10 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # Later ones abort
     os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 # Where in the sources each operation stands is not looked at: lowering takes a tenth less time.
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
-# Tests compile the same few programs again and again. What is kept for the next time is keyed by
-# program, options and versions.
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(pathlib.Path(__file__).parent / ".cache"))
+# Tests compile the same few programs again and again. What is kept for the next time, and for other
+# clones, is keyed by program, options and versions.
+PROGRAMS = platformdirs.user_cache_path("cls_jax-tests")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
 # pyproject.toml says the same for the tests themselves.
@@ -54,7 +57,6 @@ from cls_jax.runs.folder import RESULT
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
-PROGRAMS = ROOT / "tests" / ".cache"
 _ALL_STAGES = wide_resnet._STAGES
 # The first needs half the time of the others, which also draw a window that nobody sees.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
