@@ -23,8 +23,9 @@ if importlib.metadata.version("jaxlib").startswith("0.10."):  # Later ones abort
 os.environ["JAX_TRACEBACK_IN_LOCATIONS_LIMIT"] = "0"
 # Tests compile the same few programs again and again. What is kept for the next time, and for other
 # clones, is keyed by program, options and versions.
-PROGRAMS = platformdirs.user_cache_path("cls_jax-tests")
-os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(PROGRAMS))
+os.environ.setdefault(
+    "JAX_COMPILATION_CACHE_DIR", str(platformdirs.user_cache_path("cls_jax-tests"))
+)
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 # A worker may look up a program while another one is writing it: JAX warns and compiles it again.
 # pyproject.toml says the same for the tests themselves.
@@ -57,6 +58,7 @@ from cls_jax.runs.folder import RESULT
 # Of what `create_tiny_config` asks for.
 DATASET_SPEC = DatasetSpec(image_shape=(8, 8, 1), num_classes=10, num_images=1347)
 ROOT = pathlib.Path(__file__).parent.parent
+PROGRAMS = platformdirs.user_cache_path("cls_jax-tests")
 _ALL_STAGES = wide_resnet._STAGES
 # The first needs half the time of the others, which also draw a window that nobody sees.
 BROWSERS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
