@@ -5,14 +5,12 @@ import re
 import numpy as np
 
 from cls_jax.photos.folder.label_table import KEY, LABELS_CSV
-from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import (
     CLASSES,
     create_features,
     create_photos,
     decide_all,
-    describe_some,
     open_ready,
 )
 
@@ -231,10 +229,9 @@ def open_labeled(folder, num_images):
 def open_unsure(folder, num_images):
     """The same with features by which the classes are harder to tell apart."""
     kinds = create_photos(folder, num_images)
-    session, features = open_session(folder, CLASSES), create_features(kinds)
+    features = create_features(kinds)
     features += np.random.default_rng(1).normal(0, 0.2, features.shape).astype(np.float32)
-    session.load(lambda report: describe_some(range(len(kinds)), features))
-    return decide_all(session, CLASSES * 2, "other")
+    return decide_all(open_ready(folder, kinds, CLASSES, features), CLASSES * 2, "other")
 
 
 def find_violations(page, *rules, within="html"):

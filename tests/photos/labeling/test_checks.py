@@ -1,5 +1,6 @@
 """Random photos are drawn evenly, asked without a guess in sight, and measured by it afterwards."""
 
+import dataclasses
 import functools
 import types
 
@@ -17,13 +18,23 @@ from cls_jax.photos.inference import assessment
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.changes import rename_class
-from cls_jax.photos.labeling.known import Counts, count, find_checked, list_checked
+from cls_jax.photos.labeling.known import count, find_checked, list_checked
 from cls_jax.photos.labeling.next_step import find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.questions import Questions
-from cls_jax.photos.labeling.training import FINE_TUNE, INSTANT, Training
 from cls_jax.photos.plan.measure import count_held_out
 from cls_jax.photos.start.hold_out import hold_out_images
+from tests.photos.labeling.pages import (
+    enter,
+    hear,
+    open_labeled,
+    press,
+    read_decisions,
+    read_name,
+    see,
+    show,
+    wait_for_other,
+)
 from tests.photos.labeling.sessions import (
     create_features,
     create_photos,
@@ -277,22 +288,41 @@ def test_checked_photos_are_kept_out_of_both_classifiers(session, folder, tmp_pa
     assert hold_out(0.5) <= {*expected}
 
 
-@pytest.mark.usefixtures("kinds")
-def test_training_longer_keeps_checked_photos_out_or_asks_for_them(folder, monkeypatch):
-    training = Training(folder)
-    monkeypatch.setattr(training, "_launch", lambda *_: None)
-    training.start(INSTANT, Counts(3, 100, 0, 900))
-    before = training.describe()
-    for num_checks, needed in ((0, "20 random photos"), (19, "1 more random photo")):
-        for act in (training.plan, functools.partial(training.start, FINE_TUNE)):
-            with pytest.raises(RefusedError, match=f"Check {needed} first"):
-                act(Counts(3, 100, num_checks, open=900), 1)
-            assert training.describe() == before
-    for counts, share in ((Counts(3, 100, 30, 900), "0.3"), (Counts(3, 30, 20, 0), "0.5")):
-        training.start(FINE_TUNE, counts, 1)
-        assert training._command[-1] == f"--config.data.validation={share}"
-    training.start(FINE_TUNE, Counts(3, 100, 0, open=19), 1)  # There are no 20 to check.
-    assert not any("validation" in word for word in training._command)
-    create_photos(folder, 3, [f"val/cat/{i}.png" for i in range(3)])  # These compare them instead.
-    training.start(FINE_TUNE, Counts(3, 100, 30, 900), 1)
-    assert not any("validation" in word for word in training._command)
+def test_labeling_starts_while_photos_are_read_and_goes_on_with_the_same_one(visit, folder, kinds):
+    session = open_session(folder)
+    session._known = dataclasses.replace(session.known, progress=(4, 40))
+    with visit(session) as page:
+        names = [read_name(page)]
+        enter(page, "/rose/red")  # A slash before the first class is no part of its name.
+        wait_for_other(page, names[0])
+        names.append(press(page, "1"))
+        assert page.locator("#count").inner_text() == "2 of 40 labeled · reading the photos: 10%"
+        assert "random photo" in page.locator(".panel .hint").inner_text()
+        shown = read_name(page)
+        session.load(lambda report: describe_some(range(40), create_features(kinds)))
+        page.wait_for_selector("#count:text-matches('labeled$')")
+        assert read_name(page) == shown
+        names.append(press(page, "1"))
+    assert [row[:2] for row in read_decisions(folder)] == [(name, "rose/red") for name in names]
+
+
+def test_random_photos_are_asked_without_a_guess_in_sight_and_the_result_says_what_came_of_it(
+    visit, folder
+):
+    session = open_labeled(folder, 28)
+    with visit(session) as page:
+        show(page, "result")
+        page.locator("button:text-is('Check 20 random photos'):enabled").press("Enter")
+        page.wait_for_selector(".panel .hint:has-text('20 random photos left to check')")
+        assert page.locator(".class.proposed").count() == 0
+        first = read_name(page)
+        page.keyboard.press("Escape")  # Otherwise Enter would be for the button, which is gone.
+        hear(page, "No class is proposed", "Enter")
+        for image in session.known.sample:
+            if image != session.known.index[first]:
+                decide(session, image, "cat", "other")
+        page.wait_for_selector(".panel .hint:has-text('1 random photo left')")
+        see(page, "h2:text-is('Result')", "1")
+        page.wait_for_selector(".about:text-matches('When you checked them, [0-9]+ of 20 were')")
+    answer, *_ = (row for row in read_decisions(folder) if row[0] == first)
+    assert (answer[1], answer[2].split()[0]) == ("cat", "check")

@@ -8,7 +8,6 @@ from cls_jax.photos.features.neighbors import normalize_rows
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.labeling import views
 from cls_jax.photos.labeling.next_step import find_doubtful
-from cls_jax.photos.labeling.photos import open_session
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
@@ -31,7 +30,6 @@ from tests.photos.labeling.sessions import (
     create_photos,
     decide,
     decide_all,
-    describe_some,
     fit,
     open_ready,
 )
@@ -86,9 +84,9 @@ def press_twice(page, select, key):
 
 
 def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, kinds):
-    session, features = open_session(folder, ["cat", "dog"]), create_features(kinds)
+    features = create_features(kinds)
     features[9] = features[0]
-    session.load(lambda report: describe_some(range(len(kinds)), features))
+    session = open_ready(folder, kinds, ["cat", "dog"], features)
     assert set(views.describe_photos(session)["label"]) == {-1}  # Nothing is suggested yet.
     decide(session, 0, "cat")
     decide(session, 1, "dog")
@@ -256,9 +254,9 @@ def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(page,
 
 def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
     kinds = create_photos(folder, 2000)
-    session, features = open_session(folder, CLASSES), create_features(kinds)
+    features = create_features(kinds)
     features[1500] = features[3]
-    session.load(lambda report: describe_some(range(len(kinds)), features))
+    session = open_ready(folder, kinds, CLASSES, features)
     with visit(decide_all(session, CLASSES, "other")) as page:
         show(page, "photos")
         total = page.evaluate("document.documentElement.scrollHeight")

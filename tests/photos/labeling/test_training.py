@@ -1,5 +1,6 @@
 """Trainings from the page: they are planned, started and ended early. Their runs are used there."""
 
+import functools
 import json
 import os
 import signal
@@ -31,7 +32,7 @@ from cls_jax.runs.sessions import lock_run_folder
 from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, SETTLE_MS, find_violations, hear, show
-from tests.photos.labeling.sessions import decide, decide_all, open_ready
+from tests.photos.labeling.sessions import create_photos, decide, decide_all, open_ready
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
 SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
@@ -267,6 +268,27 @@ def test_nothing_starts_without_two_classes_or_during_a_training(folder, num_cla
     with pytest.raises(RefusedError, match=why):
         page.start(INSTANT, Counts(num_classes, 9, 0, open=9))
     assert page.describe()["phase"] == "none"
+
+
+@pytest.mark.usefixtures("kinds")
+def test_training_longer_keeps_checked_photos_out_or_asks_for_them(folder, monkeypatch):
+    training = Training(folder)
+    monkeypatch.setattr(training, "_launch", lambda *_: None)
+    training.start(INSTANT, Counts(3, 100, 0, 900))
+    before = training.describe()
+    for num_checks, needed in ((0, "20 random photos"), (19, "1 more random photo")):
+        for act in (training.plan, functools.partial(training.start, FINE_TUNE)):
+            with pytest.raises(RefusedError, match=f"Check {needed} first"):
+                act(Counts(3, 100, num_checks, open=900), 1)
+            assert training.describe() == before
+    for counts, share in ((Counts(3, 100, 30, 900), "0.3"), (Counts(3, 30, 20, 0), "0.5")):
+        training.start(FINE_TUNE, counts, 1)
+        assert training._command[-1] == f"--config.data.validation={share}"
+    training.start(FINE_TUNE, Counts(3, 100, 0, open=19), 1)  # There are no 20 to check.
+    assert not any("validation" in word for word in training._command)
+    create_photos(folder, 3, [f"val/cat/{i}.png" for i in range(3)])  # These compare them instead.
+    training.start(FINE_TUNE, Counts(3, 100, 30, 900), 1)
+    assert not any("validation" in word for word in training._command)
 
 
 def test_a_plan_has_a_forecast_by_the_last_one(folder):

@@ -31,9 +31,9 @@ NETWORKS = ("efficientnet_lite2", "efficientnet_lite0,efficientnet_lite2")
 
 
 def test_accuracies_count_copies_once(folder, kinds):
-    session, features = open_session(folder), create_features(kinds)
+    features = create_features(kinds)
     features[[9, 12]] = features[0]
-    session.load(lambda report: describe_some(range(len(kinds)), features))
+    session = open_ready(folder, kinds, features=features)
     for image in (*range(9), 9, 12):
         decide(session, image, "abc"[kinds[image]])
     classifier = SessionClassifier(session)
