@@ -1,5 +1,6 @@
 """What the tests of the page in a browser share."""
 
+import contextlib
 import re
 
 import numpy as np
@@ -17,6 +18,8 @@ from tests.photos.labeling.sessions import (
 VIEWS = ("next", "check", "suspects", "classes", "photos", "result", "try")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 SEARCH = ".chooser .search"
+OPEN, SELECTED = ".cell[data-decision='']", ".cell[aria-selected=true]"
+RING = ".cell[aria-current=true]"
 SETTLE_MS = 700  # A second key or click in the same place means the same for 600.
 ZOOMED = {"width": 640, "height": 400}  # What 200% zoom leaves of the desktop.
 # The elements of a selector whose text does not fit their box, or breaks within a word.
@@ -137,12 +140,17 @@ def wait_for_count(page, digit, *keys):
     )
 
 
-def wait_for_decisions(page, folder, count, case=""):
-    """Waits until the table has this many answers, and then a moment, in which none may follow."""
+def wait_until(page, is_so):
+    """Waits for what the page does not show."""
     for _ in range(1500):
-        if len(read_decisions(folder)) >= count:
+        if is_so():
             break
         page.wait_for_timeout(20)
+
+
+def wait_for_decisions(page, folder, count, case=""):
+    """Waits until the table has this many answers, and then a moment, in which none may follow."""
+    wait_until(page, lambda: len(read_decisions(folder)) >= count)
     page.wait_for_timeout(300)
     assert len(read_decisions(folder)) == count, case
 
@@ -153,6 +161,11 @@ def show(page, view):
     page.wait_for_selector("#view:not([aria-busy])")
     if view == "photos":
         page.wait_for_selector(".cell .thumb img")
+
+
+def read_all(page, selector, name="title"):
+    """A property of all elements of a selector."""
+    return page.locator(selector).evaluate_all("(all, name) => all.map((one) => one[name])", name)
 
 
 def find_places(page, selector):
@@ -168,11 +181,10 @@ def find_places(page, selector):
 
 def choose(page, *places):
     """Clicks photos of the grid, by their places among those without an answer. Returns names."""
-    cells = page.locator(".cell[data-decision='']")
-    names = [cells.nth(place).get_attribute("title") for place in places]
     for place in places:
-        cells.nth(place).click()
-    return names
+        page.locator(OPEN).nth(place).click()
+    names = read_all(page, OPEN)
+    return [names[place] for place in places]
 
 
 def wait_for_photos(page):
@@ -196,22 +208,23 @@ def intercept(page, pattern, handle):
     page.unroute(CAUGHT)
 
 
-def hold(page, path, folder="api"):
-    """Lets requests wait until `release`, which is returned."""
-    held = []
-    intercept(page, f"**/{folder}/{path}", lambda route: held.append(route))
+def catch(page, pattern):
+    """Keeps the requests that come from now on, without an answer, in a list."""
+    caught = []
+    intercept(page, pattern, lambda route: caught.append(route))
+    return caught
 
-    def release():
-        for _ in range(1500):
-            if held:
-                break
-            page.wait_for_timeout(20)
-        assert held, path
-        for route in held:
-            route.continue_()
-        page.unroute(f"**/{folder}/{path}")
 
-    return release
+@contextlib.contextmanager
+def hold(page, path):
+    """Lets requests wait until the end, at least one of which comes."""
+    caught = catch(page, f"**/{path}")
+    yield
+    wait_until(page, lambda: caught)
+    assert caught, path
+    for route in caught:
+        route.continue_()
+    page.unroute(f"**/{path}")
 
 
 def read_decisions(folder):

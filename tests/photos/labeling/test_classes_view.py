@@ -11,6 +11,7 @@ from tests.photos.labeling.pages import (
     hear,
     intercept,
     press,
+    read_all,
     read_decisions,
     read_name,
     see,
@@ -58,8 +59,7 @@ def test_every_change_says_what_became_of_a_class_and_is_undone(page, begun):
     page.get_by_label("Delete fox").click(delay=200)
     page.wait_for_selector(".toast:text-is('fox deleted. Undo brings fox back.')")
     page.wait_for_function("document.querySelectorAll('.class-row').length === 3")
-    names = page.locator(".class-row .search[aria-label^=Name]")
-    assert names.evaluate_all("all => all.map((one) => one.value)") == list(CLASSES)
+    assert read_all(page, ".class-row .search[aria-label^=Name]", "value") == list(CLASSES)
     for said in ("fox is a class again", "fox is no longer a class", "the description of cat"):
         see(page, f".toast:text-is('Undone: {said}.')", "Control+z")
     page.wait_for_function(
@@ -132,8 +132,7 @@ def test_a_second_click_in_the_same_place_changes_no_other_class(page, begun):
     page.locator("#view p:has-text('dog deleted. Now unlabeled: 2 photos.')").wait_for()
     page.get_by_label("Delete cat").click()
     page.locator("#view p:has-text('cat deleted.')").wait_for()
-    rows = page.locator(".rows > *").evaluate_all("all => all.map((one) => one.tagName)")
-    assert rows == ["P", "P", "SECTION"]
+    assert read_all(page, ".rows > *", "tagName") == ["P", "P", "SECTION"]
     for name in ("cat", "dog"):
         page.keyboard.press("Control+z")
         page.get_by_label(f"Delete {name}").wait_for()

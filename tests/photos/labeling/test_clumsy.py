@@ -5,11 +5,11 @@ import pytest
 from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
     CLICK_AGAIN,
+    OPEN,
     SETTLE_MS,
     choose,
     enter,
     hear,
-    hold,
     open_labeled,
     press,
     read_decisions,
@@ -99,29 +99,6 @@ def test_a_double_click_answers_once_and_clicks_in_different_places_each(visit, 
                 page.wait_for_timeout(SETTLE_MS)
                 button.click()
                 wait_for_decisions(page, folder, before + 2, selector)
-
-
-@pytest.mark.slow
-def test_what_is_selected_while_photos_are_saved_stays_selected(page, folder):
-    show(page, "photos")
-    expected = []
-    for starts in ("selected", "focused"):
-        cells = page.locator(".cell[data-decision='']")
-        last = cells.nth(3).get_attribute("title")
-        expected += [(*choose(page, 0), "cat"), (last, "dog")]
-        if starts == "focused":
-            page.keyboard.press("Escape")
-            page.keyboard.press("ArrowRight")  # Its ring comes.
-            expected[-2] = (page.locator(".cell[aria-current=true]").get_attribute("title"), "cat")
-        release = hold(page, "decide")
-        page.keyboard.press("1")
-        page.locator(f".cell[title='{last}']").click()
-        release()
-        hear(page, f"{expected[-2][0]}: cat.")
-        assert page.locator(".cell[aria-selected=true]").get_attribute("title") == last, starts
-        page.keyboard.press("2")
-        wait_for_decisions(page, folder, 6 + len(expected))
-    assert [row[:2] for row in read_decisions(folder)[6:]] == expected
 
 
 @pytest.mark.slow
@@ -270,7 +247,7 @@ def test_a_key_that_is_pressed_twice_answers_once(page, folder):
         press(page, key)
         assert len(read_decisions(folder)) == 8 + 2 * number, key
     show(page, "photos")
-    page.locator(".cell[data-decision='']").first.focus()
+    page.locator(OPEN).first.focus()
     for number, key in enumerate(("Enter", "1", "0")):
         page.wait_for_timeout(800)
         page.evaluate(PRESS_WHEN_MOVED, key)

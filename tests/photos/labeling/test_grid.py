@@ -11,12 +11,16 @@ from cls_jax.photos.labeling.next_step import find_doubtful
 from tests.conftest import one_of
 from tests.photos.labeling.pages import (
     DESKTOP,
+    OPEN,
     PHONE,
+    RING,
+    SELECTED,
     SETTLE_MS,
     choose,
     hear,
     open_labeled,
     open_unsure,
+    read_all,
     read_decisions,
     read_name,
     see,
@@ -35,7 +39,6 @@ from tests.photos.labeling.sessions import (
 )
 
 FILTER = "#filter-kind"
-RING = ".cell[aria-current=true]"
 # The heading, what is typed for a class, and whether its field has the focus.
 READ_FIELD = """() => {
   const search = document.querySelector(".chooser .search");
@@ -48,17 +51,6 @@ KEYS = ("name", "decision", "label", "revision", "copies")
 @pytest.fixture
 def begun(folder):
     return open_labeled(folder, 60)
-
-
-def list_cells(page):
-    """The names of the photos that are elements of the page, in their order."""
-    labels = page.locator(".cell").evaluate_all("(all) => all.map((one) => one.ariaLabel)")
-    return [label.split(",")[0] for label in labels]
-
-
-def list_selected(page):
-    cells = page.locator(".cell[aria-selected=true]")
-    return cells.evaluate_all("(all) => all.map((one) => one.ariaLabel.split(',')[0])")
 
 
 def read_chosen(page):
@@ -134,20 +126,20 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(page, folder):
     show(page, "photos")
     heads = page.locator(".head").all_inner_texts()
     assert [head.split(" · ")[0] for head in heads][:1] == [CLASSES[0]]
-    names = list_cells(page)
+    names = read_all(page, ".cell")
     cells = page.locator(".cell")
     # By clicks: the second click on a photo takes it out again.
     cells.nth(0).click()
     cells.nth(3).click(modifiers=["Shift"])
     cells.nth(1).click()
-    assert list_selected(page) == [names[0], names[2], names[3]]
+    assert read_all(page, SELECTED) == [names[0], names[2], names[3]]
     wait_for_count(page, "9", "2")
     assert read_decisions(folder)[6:] == [(names[i], "dog", "label") for i in (0, 2, 3)]
-    assert list_cells(page)[:4] == names[:4]  # Nothing moves until it is sorted again.
-    assert list_selected(page) == []
+    assert read_all(page, ".cell")[:4] == names[:4]  # Nothing moves until it is sorted again.
+    assert read_all(page, SELECTED) == []
     wait_for_count(page, "6", "Control+z")  # The whole group.
     assert {row[2] for row in read_decisions(folder)[9:]} == {"undo"}
-    assert list_selected(page) == [names[0], names[2], names[3]]  # For the next key.
+    assert read_all(page, SELECTED) == [names[0], names[2], names[3]]  # For the next key.
     page.keyboard.press("Escape")
     # By a rectangle, from the middle of a photo to the one below the next.
     boxes = [cells.nth(i).bounding_box() for i in (0, 6)]
@@ -156,20 +148,20 @@ def test_several_photos_get_a_class_by_mouse_and_by_keyboard(page, folder):
     page.mouse.down()
     page.mouse.move(*ends[1], steps=4)
     page.mouse.up()
-    assert list_selected(page) == [names[i] for i in (0, 1, 5, 6)]
+    assert read_all(page, SELECTED) == [names[i] for i in (0, 1, 5, 6)]
     page.keyboard.press("Escape")
     # By keys alone.
     cells.nth(0).focus()
     for key in ("ArrowRight", "Shift+ArrowRight", "Shift+ArrowDown", "Shift+ArrowLeft"):
         page.keyboard.press(key)
-    assert list_selected(page) == names[1:7]
+    assert read_all(page, SELECTED) == names[1:7]
     page.keyboard.press(" ")  # Takes out the photo with the focus.
-    assert list_selected(page) == names[1:6]
+    assert read_all(page, SELECTED) == names[1:6]
     hear(page, "5 photos: none of these", "0")
     assert [row[1:] for row in read_decisions(folder)[12:]] == [("", "none")] * 5
     page.get_by_role("button", name="Sort again").click()
     page.wait_for_selector(".photos-main .actions button", state="hidden")
-    assert names[1] not in list_cells(page)[:6]
+    assert names[1] not in read_all(page, ".cell")[:6]
 
 
 @pytest.mark.parametrize("viewport", one_of(DESKTOP, PHONE))
@@ -177,7 +169,7 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, fo
     with visit(begun, viewport) as page:
         show(page, "photos")
         page.locator(".cell").nth(0).focus()
-        source = list_cells(page)[0]
+        source = read_all(page, ".cell")[0]
         see(page, f"h2:has-text('More like {source}')", "+")
         found = views.describe_photos(begun)
         known = {
@@ -194,8 +186,10 @@ def test_more_like_this_selects_those_that_the_page_names_alike(visit, begun, fo
         assert {label for _, label in map(known.get, others)} > {"cat"}
         page.wait_for_selector(f".head:has-text('Suggested as cat · {len(agreeing)}')")
         assert page.locator(f".selected-count:text-is('{len(agreeing)} selected')").count()
-        assert list_selected(page) == [name for name in list_cells(page) if name in agreeing]
-        assert list_cells(page)[:4] == agreeing[:4]
+        assert read_all(page, SELECTED) == [
+            name for name in read_all(page, ".cell") if name in agreeing
+        ]
+        assert read_all(page, ".cell")[:4] == agreeing[:4]
         out = agreeing[1]
         page.locator(f".cell[aria-label^='{out}']").click()
         see(page, "h2:text-is('Photos')", "Enter")
@@ -209,7 +203,7 @@ def test_more_like_a_photo_without_a_suggestion_selects_nothing(visit, folder, k
         page.locator(".cell").first.focus()
         see(page, "h2:has-text('More like')", "+")
         page.wait_for_selector(".cell:focus img")
-        assert list_selected(page) == []
+        assert read_all(page, SELECTED) == []
         hear(page, "Nothing is suggested", "Enter")
     assert not (folder / LABELS_CSV).exists()
 
@@ -231,7 +225,7 @@ def test_no_letter_is_a_command(page, folder):
 def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(page, folder):
     """The search and the button with what is suggested never both claim the key."""
     show(page, "photos")
-    cells = page.locator(".cell[data-decision='']")
+    cells = page.locator(OPEN)
     search, key = page.locator(".chooser .search"), page.locator(".answers > button kbd")
     cells.nth(0).click()
     assert key.first.is_visible()
@@ -243,9 +237,9 @@ def test_enter_gives_what_was_typed_though_another_photo_was_clicked_since(page,
     page.locator(".cell").first.focus()
     page.keyboard.press("Escape")  # First what was typed, then the selection.
     assert search.input_value() == ""
-    assert page.locator("[aria-selected=true]").count() == 2
+    assert page.locator(SELECTED).count() == 2
     page.keyboard.type("fox")
-    names = [cells.nth(i).get_attribute("title") for i in range(3)]
+    names = read_all(page, OPEN)[:3]
     cells.nth(2).click()
     hear(page, "3 photos: fox", "Enter")
     assert search.input_value() == ""
@@ -270,7 +264,7 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
         assert int(page.locator(".grid").get_attribute("aria-rowcount")) > 300
         page.fill("#filter-file", "img_004")
         page.wait_for_function("() => document.querySelectorAll('.cell').length === 10")
-        assert sorted(list_cells(page)) == [f"IMG_{i:04}.png" for i in range(40, 50)]
+        assert sorted(read_all(page, ".cell")) == [f"IMG_{i:04}.png" for i in range(40, 50)]
         page.keyboard.press("Enter")
         page.keyboard.press("2")  # Goes on with the name, and no photo is chosen.
         assert page.locator("#filter-file").input_value() == "img_0042"
@@ -285,11 +279,11 @@ def test_filters_choose_and_only_what_is_in_view_is_in_the_page(visit, folder):
         page.wait_for_function("() => document.querySelectorAll('.cell').length > 3")
         page.select_option("#filter-kind", label="Look-alikes")
         page.wait_for_selector(".head:has-text('Look-alikes · 2')")
-        assert list_cells(page) == ["IMG_0003.png", "IMG_1500.png"]
+        assert read_all(page, ".cell") == ["IMG_0003.png", "IMG_1500.png"]
         page.select_option("#filter-kind", label="With an answer")
         page.select_option("#filter-label", label="dog")
         page.wait_for_selector(".head:has-text('dog · 2')")
-        assert list_cells(page) == ["IMG_0001.png", "IMG_0042.png"]
+        assert read_all(page, ".cell") == ["IMG_0001.png", "IMG_0042.png"]
         page.wait_for_selector(".cell .thumb img")
         assert measure_overflow(page) <= 0  # This one is three times as high as it is wide.
         page.select_option("#filter-below", label="Below 50%")
@@ -311,7 +305,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         look.click()
         names = [f"IMG_{image:04}.png" for image in images]
         page.wait_for_selector(f".cell[title='{names[0]}']:focus img")
-        assert list_cells(page) == names[: len(list_cells(page))]
+        assert read_all(page, ".cell") == names[: len(read_all(page, ".cell"))]
         # What a key will do is seen: the ring and the panel say for which photo it is.
         assert page.locator(RING).get_attribute("title") == names[0]
         assert read_chosen(page) == names[0]
@@ -328,7 +322,7 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         assert (page.is_visible(back), page.is_visible(clear)) == (False, True)
         page.keyboard.press("Escape")
         assert page.locator("h2").first.inner_text() == "Photos to look at"
-        assert list_selected(page) == []
+        assert read_all(page, SELECTED) == []
         see(page, "h2:text-is('Photos')", "Escape")
         assert page.locator(FILTER).input_value() == ""  # "All photos", as the button said.
         show(page, "result")  # A list that was asked for is a promise.

@@ -23,6 +23,7 @@ from cls_jax.photos.labeling.classes import assign_keys
 from cls_jax.photos.labeling.photos import open_session
 from tests.outcomes import read_table
 from tests.photos.labeling.pages import (
+    choose,
     hear,
     hold,
     intercept,
@@ -298,9 +299,7 @@ def test_a_key_means_the_same_class_in_every_view(visit, folder):
         assert sorted(orders[0]) == sorted(names)
         show(page, "photos")
         for key, label in (("1", "cat"), ("2", "class 9"), ("9", "class 5"), ("k", "class 8")):
-            cell = page.locator(".cell[data-decision='']").first
-            name = cell.get_attribute("aria-label").split(",")[0]
-            cell.click()
+            (name,) = choose(page, 0)
             see(page, f".cell[aria-label^='{name}, {label}, your answer']", key)
             expected.append((name, label))
     answers = [row[:2] for row in read_decisions(folder) if row[2] == "label"]
@@ -321,10 +320,9 @@ def test_arrow_keys_go_through_all_earlier_answers_and_back(visit, folder):
         for image in range(26, 2, -1):
             assert go("ArrowLeft", image).endswith(f"currently {CLASSES[image % 3]}")
         read_name(page)
-        release = hold(page, "earlier/*")
-        page.keyboard.press("ArrowLeft")
-        hear(page, "press again", "3")  # No key is for the photo that is left.
-        release()
+        with hold(page, "api/earlier/*"):
+            page.keyboard.press("ArrowLeft")
+            hear(page, "press again", "3")  # No key is for the photo that is left.
         for image in (2, 1, 0):
             wait_for_photo(page, f"IMG_{image:04}.png")
             page.keyboard.press("ArrowLeft")

@@ -27,6 +27,7 @@ from tests.photos.labeling.pages import (
     SETTLE_MS,
     VIEWS,
     ZOOMED,
+    catch,
     check_views,
     enter,
     find_violations,
@@ -34,6 +35,7 @@ from tests.photos.labeling.pages import (
     intercept,
     open_labeled,
     press,
+    read_all,
     read_decisions,
     read_name,
     see,
@@ -164,7 +166,7 @@ def test_a_session_by_mouse(page, folder):
     show(page, "check")
     row = page.locator(f".row[data-label={CLASSES[0]}]")
     tiles = row.locator(".tile")
-    names = tiles.evaluate_all("all => all.map((one) => one.title)")
+    names = read_all(page, f".row[data-label={CLASSES[0]}] .tile")
     marked = names.pop(1)
     tiles.nth(1).click()
     assert tiles.nth(1).get_attribute("aria-pressed") == "true"
@@ -294,8 +296,7 @@ def test_a_view_has_its_heading_before_its_content_arrives(page):
     intercept(page, "**/api/**", lambda route: None)  # Never answered.
     for view in VIEWS[1:]:
         page.click(f"nav button[data-view={view}]")
-        headings = page.locator("#view").locator("h1, h2, h3")
-        levels = headings.evaluate_all("all => all.map((one) => one.tagName)")
+        levels = read_all(page, "#view :is(h1, h2, h3)", "tagName")
         assert levels == ["H2", *["H3"] * (len(levels) - 1)], view
         is_busy = page.locator("#view").get_attribute("aria-busy") == "true"
         assert is_busy == (view not in ("classes", "try")), view
@@ -312,8 +313,7 @@ def test_axe_finds_nothing_and_nothing_is_cut_off(visit, folder, axe, viewport):
 
 
 def test_a_slow_change_says_so_until_it_is_saved_or_refused(page):
-    held = []
-    intercept(page, "**/api/decide", lambda route: held.append(route))
+    held = catch(page, "**/api/decide")
     for way in ("saved", "refused"):
         read_name(page)
         see(page, ".toast:text-is('Saving…')", "1")

@@ -5,7 +5,9 @@ from PIL import Image
 
 from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
+    OPEN,
     PHONE,
+    SELECTED,
     SETTLE_MS,
     choose,
     find_places,
@@ -15,6 +17,7 @@ from tests.photos.labeling.pages import (
     open_labeled,
     open_unsure,
     press,
+    read_all,
     read_decisions,
     read_name,
     show,
@@ -90,15 +93,15 @@ def test_a_row_whose_confirmation_is_undone_asks_about_its_photos_again(page):
 
 def test_a_row_is_not_confirmed_before_its_photos_are_shown(page, folder):
     names = dict(open_check(page))[CLASSES[0]]
-    confirm, release_photos = page.locator(".confirm").first, hold(page, "**", "photos")
-    confirm.click()
-    wait_for_count(page, "1")
-    assert [row[0] for row in read_decisions(folder)[6:]] == names
-    page.wait_for_selector(".confirm[aria-disabled=true]")
-    page.wait_for_timeout(SETTLE_MS)
-    confirm.click(force=True)
-    hear(page, NEW)
-    release_photos()
+    confirm = page.locator(".confirm").first
+    with hold(page, "photos/**"):
+        confirm.click()
+        wait_for_count(page, "1")
+        assert [row[0] for row in read_decisions(folder)[6:]] == names
+        page.wait_for_selector(".confirm[aria-disabled=true]")
+        page.wait_for_timeout(SETTLE_MS)
+        confirm.click(force=True)
+        hear(page, NEW)
     page.wait_for_selector(".confirm[aria-disabled=false]")
     assert len(read_decisions(folder)) == 14
     confirm.click()
@@ -111,23 +114,18 @@ def test_a_row_that_another_window_has_answered_is_refused_and_then_asks_anew(pa
     wait_for_count(page, "7")
     page.wait_for_timeout(300)
     assert list_rows(page)[0][1] == names
-    release = hold(page, "**", "photos")
-    page.locator(".confirm").first.click()
-    hear(page, f"{names[3]} was labeled in the meantime")
-    assert len(read_decisions(folder)) == 7
-    page.wait_for_selector(f".tile[title='{names[3]}']", state="detached")
-    page.wait_for_timeout(SETTLE_MS)
-    page.locator(".confirm").first.click(force=True)
-    hear(page, NEW)
-    release()
+    with hold(page, "photos/**"):
+        page.locator(".confirm").first.click()
+        hear(page, f"{names[3]} was labeled in the meantime")
+        assert len(read_decisions(folder)) == 7
+        page.wait_for_selector(f".tile[title='{names[3]}']", state="detached")
+        page.wait_for_timeout(SETTLE_MS)
+        page.locator(".confirm").first.click(force=True)
+        hear(page, NEW)
     begun.change("other", rename_class, CLASSES[1], "")
     page.wait_for_selector(f".row:has-text('There is no class {CLASSES[1]} anymore.')")
     assert page.locator(".confirm:visible").count() == 2
     assert len(read_decisions(folder)) == 7 + 3  # The class's photos lost their label.
-
-
-def list_cards(page):
-    return page.locator(".card").evaluate_all("all => all.map((one) => one.ariaLabel)")
 
 
 def test_suspects_keep_their_places_and_are_answered_once(page, begun, folder):
@@ -139,7 +137,7 @@ def test_suspects_keep_their_places_and_are_answered_once(page, begun, folder):
     cards.nth(2).wait_for()
     page.wait_for_function("() => !document.querySelector('.hint').textContent.includes('ing the')")
     wait_for_photos(page)
-    names, places = list_cards(page), find_places(page, ".card")
+    names, places = read_all(page, ".card", "ariaLabel"), find_places(page, ".card")
     other = begun.known.index[names[2]]
     decide(begun, other, CLASSES[other % 3], "other")
     before = len(read_decisions(folder))
@@ -148,7 +146,7 @@ def test_suspects_keep_their_places_and_are_answered_once(page, begun, folder):
             cards.nth(i).locator(".others button").first.click(force=True)
             page.wait_for_timeout(SETTLE_MS)
     page.wait_for_timeout(2000)  # The classifier has learned from all.
-    assert list_cards(page)[: len(names)] == names
+    assert read_all(page, ".card", "ariaLabel")[: len(names)] == names
     assert find_places(page, ".card")[: len(names)] == places
     assert [row[0] for row in read_decisions(folder)[before:]] == names[:2]
     cards.nth(2).locator(".others button").first.click()
@@ -167,9 +165,8 @@ def test_suspects_keep_their_places_and_are_answered_once(page, begun, folder):
 def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(visit, folder):
     with visit(open_labeled(folder, 60), PHONE) as page:
         show(page, "photos")
-        cells = page.locator(".cell[data-decision='']")
-        names = [cells.nth(i).get_attribute("title") for i in range(6)]
-        cells.first.scroll_into_view_if_needed()
+        names = read_all(page, OPEN)[:6]
+        page.locator(OPEN).first.scroll_into_view_if_needed()
         places = find_places(page, ".cell")
         for i, name in enumerate(names):
             page.locator(f".cell[title='{name}']").click()
@@ -227,7 +224,7 @@ def test_what_was_marked_or_dropped_is_there_when_its_view_is_shown_again(page, 
     page.set_input_files("#files", path)
     page.wait_for_selector(".card:has-text('Waiting')")
     show(page, "photos")
-    assert page.locator(".cell[aria-selected=true]").count() == 2
+    assert page.locator(SELECTED).count() == 2
     show(page, "check")
     assert page.locator(".tile[aria-pressed=true]").count() == 1
     assert page.locator(".confirm").first.inner_text() == "Confirm 7"

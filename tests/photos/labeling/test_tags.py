@@ -21,11 +21,13 @@ from tests.photos.labeling.pages import (
     hold,
     intercept,
     press,
+    read_all,
     read_decisions,
     read_name,
     see,
     show,
     wait_for_photo,
+    wait_until,
 )
 from tests.photos.labeling.sessions import create_photos, describe_some, fit
 
@@ -303,11 +305,7 @@ def test_a_tag_far_down_the_list_is_in_sight_once_it_is_set_and_no_row_moves(vis
     session = open_tagged(folder, 6, names)
     with visit(session, PHONE) as page:
         page.wait_for_selector(".photo[aria-busy=false]")
-
-        def read_tops():
-            return page.locator(".class").evaluate_all("(all) => all.map((one) => one.offsetTop)")
-
-        before = read_tops()
+        before = read_all(page, ".class", "offsetTop")
         page.keyboard.type("/number 29")
         page.wait_for_selector(".enter:has-text('number 29')")
         page.keyboard.press("ArrowDown")
@@ -317,7 +315,7 @@ def test_a_tag_far_down_the_list_is_in_sight_once_it_is_set_and_no_row_moves(vis
         box, shown = button.bounding_box(), page.locator(".classes").bounding_box()
         assert shown["y"] <= box["y"] + 1
         assert box["y"] + box["height"] <= shown["y"] + shown["height"] + 1
-        assert read_tops() == before
+        assert read_all(page, ".class", "offsetTop") == before
 
 
 def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, folder):
@@ -338,20 +336,18 @@ def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, fol
             hear(page, f"3 photos: {text}.", key)
             page.wait_for_selector(".selected-count:has-text('3 selected')")
         assert list_labels(session, 3) == ["?hat;boots", "?hat;boots", "boots"]
-        release = hold(page, "photos")
-        hear(page, "Undone", "Control+z")
-        assert list_labels(session, 3) == ["?hat;boots;coat", "?hat;boots;coat", "boots;coat"]
-        # The next key need not wait until the photos are loaded again.
-        hear(page, "3 photos: none of these", "0")
-        assert list_labels(session, 3) == [";", ";", ";"]
-        release()
+        with hold(page, "api/photos"):
+            hear(page, "Undone", "Control+z")
+            assert list_labels(session, 3) == ["?hat;boots;coat", "?hat;boots;coat", "boots;coat"]
+            # The next key need not wait until the photos are loaded again.
+            hear(page, "3 photos: none of these", "0")
+            assert list_labels(session, 3) == [";", ";", ";"]
         # A key is for the tags as they are, and not for an older list.
         page.keyboard.press("Escape")
         page.locator(".cell[title='IMG_0003.png']").click()
         intercept(page, "**/api/photos", hold_first)
         hear(page, "boots.", "1")
-        while not held:
-            page.wait_for_timeout(20)
+        wait_until(page, lambda: held)
         hear(page, "coat.", "2")
         page.wait_for_timeout(300)
         ((route, response),) = held

@@ -6,14 +6,19 @@ from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
     ENTER_AGAIN,
     NOTE_ENTER,
+    OPEN,
+    RING,
     SEARCH,
+    SELECTED,
     SETTLE_MS,
+    catch,
     choose,
     enter,
     hear,
     hold,
     intercept,
     press,
+    read_all,
     read_decisions,
     read_name,
     show,
@@ -21,6 +26,7 @@ from tests.photos.labeling.pages import (
     wait_for_decisions,
     wait_for_other,
     wait_for_photos,
+    wait_until,
 )
 from tests.photos.labeling.sessions import CLASSES, create_photos, decide, list_classes, open_ready
 
@@ -108,12 +114,11 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(page, folder):
         open_view(page, view)
         before, count = len(read_decisions(folder)), page.locator("#count").inner_text()
         page.wait_for_timeout(SETTLE_MS)
-        release = hold(page, "decide*")
-        answer(view, way, 0)
-        page.wait_for_timeout(50)
-        answer(view, way, 1)
-        hear(page, TOO_EARLY)
-        release()
+        with hold(page, "api/decide*"):
+            answer(view, way, 0)
+            page.wait_for_timeout(50)
+            answer(view, way, 1)
+            hear(page, TOO_EARLY)
         page.wait_for_function(
             "count => document.querySelector('#count').textContent !== count", arg=count
         )
@@ -124,15 +129,14 @@ def test_an_answer_that_comes_too_early_is_refused_in_sight(page, folder):
 
 def test_a_photo_that_is_not_shown_yet_gets_no_answer_in_any_view(page, begun, folder):
     decide(begun, 6, CLASSES[1], "other")  # A mistake.
-    held = []
-    intercept(page, "**/photos/**", lambda route: held.append(route))
+    held = catch(page, "**/photos/**")
     page.reload()
     page.wait_for_selector("figure[aria-busy=true] img", state="attached")
     buttons = {"check": ".confirm", "suspects": ".card .others button"}
     for view in ("next", "photos", *buttons):
         page.click(f"nav button[data-view={view}]")
         if view == "photos":
-            page.locator(".cell[data-decision='']").first.focus()
+            page.locator(OPEN).first.focus()
         page.evaluate("document.querySelector('#toast').textContent = ''")
         if view in buttons:
             page.locator(buttons[view]).first.click()
@@ -157,10 +161,8 @@ def test_a_photo_that_is_not_shown_yet_gets_no_answer_in_any_view(page, begun, f
 
 
 def test_a_state_that_was_asked_for_before_an_answer_swaps_no_photo(page):
-    held = []
-    intercept(page, "**/api/state", lambda route: held.append(route))
-    while not held:
-        page.wait_for_timeout(20)
+    held = catch(page, "**/api/state")
+    wait_until(page, lambda: held)
     press(page, "1")
     name = read_name(page)
     late = held[0].fetch().json()
@@ -177,7 +179,7 @@ def test_a_second_enter_does_not_label_the_next_photo(page, folder):
         if view == "photos":  # The one with the ring, which is then at the next.
             page.keyboard.press("Escape")
             page.keyboard.press("ArrowRight")
-            name = page.locator(".cell[aria-current=true]").get_attribute("title")
+            name = page.locator(RING).get_attribute("title")
         page.keyboard.type("shirt")
         page.evaluate(NOTE_ENTER)
         page.keyboard.press("Enter")
@@ -240,19 +242,27 @@ def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(
 def test_answers_for_other_photos_wait_while_one_is_being_saved(page, folder):
     """Otherwise a photo whose answer was refused would get the next one's, too."""
     show(page, "photos")
-    cells = page.locator(".cell[data-decision='']")
-    names = [cells.nth(i).get_attribute("title") for i in range(3)]
-    release = hold(page, "decide")
-    for name, key in zip([*names, names[1]], "1231", strict=True):
-        page.locator(f".cell[title='{name}']").click()
-        page.keyboard.press(key)
-    hear(page, TOO_EARLY)  # The last one's answer is being saved.
-    release()
-    wait_for_count(page, "9")
-    expected = list(zip(names, CLASSES, strict=True))
+    expected = []
+    for starts in ("selected", "focused"):
+        page.keyboard.press("Escape")
+        names = read_all(page, OPEN)[:4]
+        choose(page, 0)
+        if starts == "focused":
+            page.keyboard.press("Escape")
+            page.keyboard.press("ArrowRight")  # Its ring comes.
+            assert page.locator(RING).get_attribute("title") == names[0]
+        with hold(page, "api/decide"):
+            page.keyboard.press("1")
+            for name, key in zip([*names[1:3], names[1]], "231", strict=True):
+                page.locator(f".cell[title='{name}']").click()
+                page.keyboard.press(key)
+            hear(page, TOO_EARLY)  # The last one's answer is being saved.
+            page.locator(f".cell[title='{names[3]}']").click()
+        expected += zip(names, CLASSES, strict=False)
+        wait_for_decisions(page, folder, 6 + len(expected))
+        assert read_all(page, SELECTED) == [names[1], names[3]], starts  # What was meanwhile.
     assert [row[:2] for row in read_decisions(folder)[6:]] == expected
-    held = []
-    intercept(page, "**/api/decide", lambda route: held.append(route))
+    held = catch(page, "**/api/decide")
     page.keyboard.press("Escape")
     for place in range(2):
         choose(page, place)
@@ -261,7 +271,7 @@ def test_answers_for_other_photos_wait_while_one_is_being_saved(page, folder):
     held.pop().fulfill(status=422, json={"message": "The disk is full."})
     hear(page, "is full. Nothing that came after it was saved.")
     assert not held
-    assert len(read_decisions(folder)) == 9
+    assert len(read_decisions(folder)) == 12
 
 
 def test_what_was_typed_and_not_entered_is_said_not_to_be_saved(page, folder):
@@ -297,11 +307,10 @@ def test_what_was_said_or_typed_for_one_answer_is_gone_with_the_next(page, folde
     names.append(press(page, "2"))
     page.wait_for_selector(".toast", state="hidden")
     names.append(read_name(page))
-    release = hold(page, "decide")
-    enter(page, "pike")
-    enter(page, "uhr")
-    hear(page, TOO_EARLY)
-    release()
+    with hold(page, "api/decide"):
+        enter(page, "pike")
+        enter(page, "uhr")
+        hear(page, TOO_EARLY)
     wait_for_count(page, "8")
     hear(page, TOO_EARLY)
     assert page.locator("#toast").inner_text().count("saved") == 1
