@@ -142,7 +142,7 @@ def fit(plan: Plan) -> Plan:
         applies = draft.model.init or not key.startswith("optimizer.")
         if applies and key in unset:
             settings[key] = rule(drafted)
-            apply_settings(draft, {key: settings[key]})
+            draft.update_from_flattened_dict({key: settings[key]})
     return dataclasses.replace(plan, settings=settings)
 
 
