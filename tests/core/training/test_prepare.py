@@ -18,25 +18,20 @@ from tests.core.models.make_fixtures import draw_parameter
 from tests.outcomes import assert_close
 
 
-@pytest.fixture
-def create():
+def create(**changes):
     """Builds (setup, the weights that it reads, with a head of 1000 classes)."""
-
-    def create(**changes):
-        config = create_tiny_config(model__init="w.safetensors", **changes)
-        state = create_train_setup(config, DATASET_SPEC).state_shapes
-        shapes = {"params": state.params, "batch_stats": state.batch_stats}
-        network = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], np.float32), shapes)
-        names = to_torch(network, OWN)
-        weights = {name: draw_parameter(name, value.shape) for name, value in names.items()}
-        weights |= {"head.weight": np.zeros((1000, 7)), "head.bias": np.zeros(1000)}
-        read_weights = lambda: Weights(weights)  # noqa: E731
-        return create_train_setup(config, DATASET_SPEC, read_weights=read_weights), weights
-
-    return create
+    config = create_tiny_config(model__init="w.safetensors", **changes)
+    state = create_train_setup(config, DATASET_SPEC).state_shapes
+    shapes = {"params": state.params, "batch_stats": state.batch_stats}
+    network = jax.tree.map(lambda leaf: np.zeros(leaf.shape[1:], np.float32), shapes)
+    names = to_torch(network, OWN)
+    weights = {name: draw_parameter(name, value.shape) for name, value in names.items()}
+    weights |= {"head.weight": np.zeros((1000, 7)), "head.bias": np.zeros(1000)}
+    read_weights = lambda: Weights(weights)  # noqa: E731
+    return create_train_setup(config, DATASET_SPEC, read_weights=read_weights), weights
 
 
-def test_both_networks_start_from_the_weights_with_their_own_heads(create):
+def test_both_networks_start_from_the_weights_with_their_own_heads():
     setup, weights = create()
     state = setup.init_state()
     networks = jax.device_get({"params": state.params, "batch_stats": state.batch_stats})
@@ -54,7 +49,7 @@ def test_both_networks_start_from_the_weights_with_their_own_heads(create):
     jax.tree.map(np.testing.assert_array_equal, state.params, state.ema_params)
 
 
-def test_frozen_stages_are_computed_once_for_both_networks(create):
+def test_frozen_stages_are_computed_once_for_both_networks():
     setup, _ = create(optimizer__frozen_stages=1)
     assert setup.ensemble.shared == {"stem", "stage1_block1"}
     apart, states, flops = dataclasses.replace(setup.ensemble, shared=frozenset()), [], []
@@ -83,7 +78,7 @@ def test_frozen_stages_are_computed_once_for_both_networks(create):
         ("stem.weight", (16, 3, 3, 3), "for 3 color channels and the images have 1, so choose"),
     ],
 )
-def test_weights_that_do_not_fit_tell_what_to_change(create, name, shape, remedy):
+def test_weights_that_do_not_fit_tell_what_to_change(name, shape, remedy):
     setup, weights = create()
     weights[name] = np.zeros(shape)
     with pytest.raises(UserError, match=remedy):
