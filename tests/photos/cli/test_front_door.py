@@ -14,7 +14,7 @@ from PIL import Image
 from cls_jax.config import create_config
 from cls_jax.errors import UserError
 from cls_jax.extras import MODULES, check_extra, is_installed
-from cls_jax.photos.cli import commands, console, pages
+from cls_jax.photos.cli import commands, console
 from cls_jax.photos.inference.list_runs import find_newest, is_run, list_runs
 from cls_jax.photos.plan.describe import list_notices
 from cls_jax.photos.plan.measure import gather_facts
@@ -171,26 +171,11 @@ def test_a_run_that_changes_while_it_is_listed_is_listed(runs, monkeypatch):
 
 
 def test_every_page_can_be_printed(capsys):
+    """Also of an installed wheel: `make doors` prints one."""
     names = get_output(capsys, "help").split()
     assert {"own_images", "installation", "configuration"} <= set(names)
     for name in ("own_images", "docs/own_images.md"):
         assert get_output(capsys, "help", name).startswith("# ")
-
-
-def test_pages_are_found_in_an_installed_wheel(tmp_path, monkeypatch):
-    monkeypatch.setattr(pages, "_CLONE", tmp_path)
-    monkeypatch.setattr(
-        pages.importlib.metadata, "files", lambda name: [FileOfWheel(tmp_path / "cls-jax" / "a.md")]
-    )
-    assert pages.find_pages() == {"a": tmp_path / "cls-jax" / "a.md"}
-
-
-class FileOfWheel:
-    def __init__(self, path):
-        self.path, self.suffix = path, path.suffix
-
-    def locate(self):
-        return self.path
 
 
 def test_printed_commands_run_in_the_shell_that_printed_them(tmp_path, monkeypatch):

@@ -9,7 +9,6 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
-from cls_jax.photos.cli.console import parse_arguments
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.options import (
     AUTOMATIC,
@@ -28,9 +27,7 @@ from cls_jax.photos.plan.plan import Request, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.page import view_next
 from tests.photos.folder.test_odd_folders import put
-from tests.photos.helpers import get_labels, place
-from tests.photos.helpers import make_folder as make
-from tests.photos.helpers import read_layout as read
+from tests.photos.helpers import get_labels, make_folder, place, read_layout
 
 NAMES = ["cat/1.png", "cat/2.png", "dog/3.png", "dog/4.png"]
 ROWS = "file,label\n1.png,a\n2.png,b\n3.png,a\n"
@@ -43,13 +40,15 @@ SITES = [
 
 @pytest.fixture
 def root(tmp_path):
-    return make(tmp_path / "album", NAMES)
+    return make_folder(tmp_path / "album", NAMES)
 
 
 def take_command(sentence):
     """The options in a command of a sentence, as a shell reads them, and `train` accepts them."""
     words = shlex.split(re.search(r"cls(?:-|_)jax (train .*?) reads", sentence)[1])
-    pairs = [word.removeprefix("--config.data.") for word in parse_arguments(words).overrides]
+    pairs = [
+        word.removeprefix("--config.data.") for word in console.parse_arguments(words).overrides
+    ]
     return dict(pair.split("=", 1) for pair in pairs)
 
 
@@ -64,7 +63,7 @@ def test_the_named_file_counts_before_all_else(root, tmp_path, monkeypatch, wher
     assert labels == ("x.csv" if where == "inside" else str(tmp_path / "x.csv"))
     assert find_labels_file(root, labels) == labels
     options = FolderOptions(labels=labels)
-    assert get_labels(read(root, options).train) == RIGHT
+    assert get_labels(read_layout(root, options).train) == RIGHT
     session = open_session(root, options=options)  # cls-jax label
     assert session._answers.path == root / "labels.csv"
     assert sorted(session.known.class_names) == ["a", "b"]
@@ -94,11 +93,11 @@ def test_a_run_keeps_the_file(root, tmp_path, monkeypatch):
 
 
 def test_names_that_carry_classes_are_proposed_and_then_read(tmp_path):
-    make(tmp_path, PETS)
+    make_folder(tmp_path, PETS)
     with pytest.raises(UserError) as error:
-        read(tmp_path)
+        read_layout(tmp_path)
     assert "('Abyssinian' 3, 'great_pyrenees' 3; 6 of 6 names)" in str(error.value)
-    layout = read(tmp_path, **take_command(str(error.value)))
+    layout = read_layout(tmp_path, **take_command(str(error.value)))
     assert get_labels(layout.train) == {
         name: name.split("/")[1].rpartition("_")[0] for name in PETS
     }
@@ -107,17 +106,17 @@ def test_names_that_carry_classes_are_proposed_and_then_read(tmp_path):
 
 def test_folders_within_sites_are_proposed_and_then_read(tmp_path):
     for top in ("", "train/"):
-        root = make(tmp_path / f"x{top}", [f"{top}{name}" for name in SITES])
+        root = make_folder(tmp_path / f"x{top}", [f"{top}{name}" for name in SITES])
         with pytest.raises(UserError, match=r"only folders such as .*: if these are") as error:
-            read(root)
+            read_layout(root)
         options = take_command(str(error.value))
-        layout = read(root, **options)
+        layout = read_layout(root, **options)
         assert get_labels(layout.train) == {f"{top}{name}": name.split("/")[1] for name in SITES}
         assert len(set(layout.sources.numbers.tolist())) == 2
     # Folders that differ are rather classes within groups.
-    other = make(tmp_path / "y", ["pets/cat/1.jpg", "pets/dog/1.jpg", "plants/oak/1.jpg"])
+    other = make_folder(tmp_path / "y", ["pets/cat/1.jpg", "pets/dog/1.jpg", "plants/oak/1.jpg"])
     with pytest.raises(UserError, match=r"or pass the folder whose subfolders are the classes"):
-        read(other)
+        read_layout(other)
 
 
 @pytest.mark.parametrize(
@@ -168,18 +167,6 @@ ALL_OPTIONS = FolderOptions(
 )
 
 
-@pytest.mark.parametrize("verb", ["train", "label", "suggest"])
-def test_options_of_a_folder_are_typed_as_they_are_read(tmp_path, verb):
-    assert all(ALL_OPTIONS)
-    words = ALL_OPTIONS.to_arguments(tmp_path)
-    parsed = vars(parse_arguments([verb, str(tmp_path), *words]))
-    if verb == "train":
-        pairs = [word.removeprefix("--config.data.").split("=", 1) for word in parsed["overrides"]]
-        parsed = {**dict(pairs), "tags": ["tags", "True"] in pairs}
-    found = FolderOptions(**{name: parsed[name] for name in FolderOptions._fields})
-    assert found == ALL_OPTIONS._replace(labels=str(tmp_path / ALL_OPTIONS.labels))
-
-
 @pytest.mark.parametrize("option", FolderOptions._fields)
 def test_commands_for_a_folder_repeat_each_option(tmp_path, option):
     options = AUTOMATIC._replace(**{option: getattr(ALL_OPTIONS, option)})
@@ -223,17 +210,17 @@ def test_a_folder_of_files_for_an_image_each_is_imported(root, tmp_path):
         place(tmp_path / "export", f"annotations/{i}.json").write_text(json.dumps(content))
     imported = import_labels(root, tmp_path / "export")
     assert imported.num_added == 3
-    assert get_labels(read(root).train) | RIGHT == get_labels(read(root).train)
+    assert get_labels(read_layout(root).train) | RIGHT == get_labels(read_layout(root).train)
     with pytest.raises(UserError, match=r"cannot be read as labels"):
         import_labels(root, place(tmp_path / "empty", "x").parent)
 
 
 def test_the_only_table_beside_a_folder_without_labels_is_proposed(tmp_path):
-    scans = make(tmp_path / "scans", ["1.png", "2.png"])
+    scans = make_folder(tmp_path / "scans", ["1.png", "2.png"])
     (tmp_path / "GroundTruth.csv").write_text(ROWS)
     command = re.escape(f"pass --labels {shlex.quote(str(tmp_path / 'GroundTruth.csv'))}")
     with pytest.raises(UserError, match=f"if 'GroundTruth.csv' beside this folder .*{command}"):
-        read(scans)
+        read_layout(scans)
     (tmp_path / "other.csv").write_text(ROWS)  # Which one?
     with pytest.raises(UserError, match=r"arrange the images as labeled/<class>/"):
-        read(scans)
+        read_layout(scans)

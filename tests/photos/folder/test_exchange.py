@@ -10,7 +10,7 @@ from PIL import Image
 from cls_jax.errors import UserError
 from cls_jax.photos.cli import console
 from cls_jax.photos.folder.exchange import WRITERS, import_labels
-from tests.photos.helpers import place, read_layout
+from tests.photos.helpers import get_labels, place, read_layout
 
 NAMES = [f"photos/{name}.png" for name in ("my cat", "é", "3", "4")]
 LABELS = {NAMES[0]: "cat", NAMES[1]: "dög", NAMES[2]: "cat"}
@@ -91,10 +91,6 @@ def root(tmp_path):
     return folder
 
 
-def read_labels(root):
-    return {file.name: label for file, label in read_layout(root).train if label}
-
-
 OTHER_PROGRAMS = {
     "Label Studio JSON": dump(LABEL_STUDIO),
     "Label Studio JSON-MIN": dump(MINIMAL),
@@ -120,7 +116,7 @@ def test_labels_of_other_programs_are_added_once(root, tmp_path, content):
     ]
     assert found.warnings == [f"{text}up without it." for text in dropped if b"data/m" in content]
     assert found.sentence.startswith("export: files in ")
-    assert read_labels(root) == LABELS
+    assert get_labels(read_layout(root).train) == LABELS
     written = (root / "labels.csv").read_bytes()
     name = "label-studio" if content.startswith((b"[", b"annotation_id")) else ""
     found = import_labels(root, path, name)
@@ -208,7 +204,7 @@ def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name
     assert "3 labels: " in capsys.readouterr().out
     run("--from", *words)
     assert f"3 labels added to {root / 'labels.csv'}." in capsys.readouterr().out
-    assert read_labels(root) == LABELS
+    assert get_labels(read_layout(root).train) == LABELS
     with pytest.raises(UserError, match="exists: choose a new file"):
         run("--to", *words)
     with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*d\.json"):

@@ -11,8 +11,7 @@ from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
 from cls_jax.photos.folder.remedies import describe_left_out
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.helpers import get_labels, make_folder, open_catalog
-from tests.photos.helpers import read_layout as read
+from tests.photos.helpers import get_labels, make_folder, open_catalog, read_layout
 
 PHOTOS = [f"photos/{i}.png" for i in range(1, 5)]
 
@@ -50,11 +49,11 @@ def test_a_table_is_imported_as_training_reads_it(tmp_path, table, content):
     root = make(tmp_path, names)
     (root / table).write_text(content)
     labels = {"Site1/CAM/1.jpg": "elk", "Site1/CAM/2.jpg": "fox"}
-    assert get_labels(read(root, labels=table).train) == labels
-    assert get_labels(read(root).train) == labels
+    assert get_labels(read_layout(root, labels=table).train) == labels
+    assert get_labels(read_layout(root).train) == labels
     assert import_labels(root, root / table).num_added == 2
     (root / table).unlink()
-    assert get_labels(read(root).train) == labels
+    assert get_labels(read_layout(root).train) == labels
 
 
 def test_names_are_indexed_once(tmp_path, monkeypatch):
@@ -72,10 +71,10 @@ def test_absolute_paths_are_those_of_these_files(tmp_path):
     root, other = (make(tmp_path / name, PHOTOS) for name in ("album", "other"))
     table = "file,label\n{0}/photos/1.png,cat\n{0}/photos/2.png,dog\n"
     make(root, (), labels_csv=table.format(root))
-    assert get_labels(read(root).train) == {"photos/1.png": "cat", "photos/2.png": "dog"}
+    assert get_labels(read_layout(root).train) == {"photos/1.png": "cat", "photos/2.png": "dog"}
     make(root, (), labels_csv=table.format(other))
     with pytest.raises(UserError, match=r"No row of labels\.csv names an image of"):
-        read(root)
+        read_layout(root)
 
 
 @pytest.mark.parametrize("kind", range(4))
@@ -92,15 +91,15 @@ def test_corrected_predictions_are_labels(tmp_path, monkeypatch, kind):
     ]
     rows.append({"file": "album/photos/4.png", "error": "damaged"})
     write_table(root / "labels.csv", columns, rows)
-    assert [label for _, label in read(root).train] == ["cat", "dog", "cat", ""]
+    assert [label for _, label in read_layout(root).train] == ["cat", "dog", "cat", ""]
 
 
 def test_a_plan_says_how_many_files_are_left_out_and_why(tmp_path):
     root = make(tmp_path, [f"labeled/{name}/1.png" for name in ("cat", "dog")])
-    assert describe_left_out(read(root).skipped) is None
+    assert describe_left_out(read_layout(root).skipped) is None
     make(root, [*(f"{i}.png" for i in range(5)), "notes.txt"])
     (root / "labeled/cat/2.png").symlink_to("/nowhere")
-    assert describe_left_out(read(root).skipped) == (
+    assert describe_left_out(read_layout(root).skipped) == (
         "7 files are left out: outside of a class folder ('0.png', '1.png', '2.png' and 2 more); "
         "a broken link ('labeled/cat/2.png'); no image extension ('notes.txt')."
     )

@@ -12,6 +12,8 @@ from cls_jax.photos.folder.instant_config import INSTANT_OPTIONS
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.plan import plan
 from cls_jax.photos.plan.plan import Request, find_options
+from tests.photos.folder.test_choices import ALL_OPTIONS
+from tests.photos.helpers import place
 
 # Field → how it is typed, and its value in Python.
 TYPED = {
@@ -73,8 +75,11 @@ def test_both_ways_ask_for_the_same(name):
 
 @pytest.mark.parametrize("name", FolderOptions._fields)
 def test_each_option_of_a_folder_is_a_setting_of_runs(name, tmp_path):
-    (tmp_path / "x").touch()
-    value = {"layout": "splits", "labels": str(tmp_path / "x"), "tags": True}.get(name, "x")
+    value = getattr(ALL_OPTIONS, name)
+    if name == "labels":
+        (path := place(tmp_path, value)).touch()
+        value = str(path)
+    assert value
     words = FolderOptions(**{name: value}).to_arguments(tmp_path)
     request = ask_in_a_terminal(words)
     assert request == ask_in_python(**{f"data__{name}": value})
