@@ -24,6 +24,7 @@ NOT_RUN = {
     r"--backbone hf:": "downloads weights",
     r"--source-": "the photos have no sources, see `tests/photos/folder/test_sources.py`",
     r"--label(s|-pattern) ": "class folders suffice, see `tests/photos/folder/test_choices.py`",
+    r"folder.py:~": "as the longer command of docs/finetuning.md",
     r"packed": "in the environment of the extra shards",
     r"^cls-jax label": "answered as a browser does, see `tests/doors.py`",
 }
@@ -40,8 +41,6 @@ SMALLER = {
     r"--dry-run": SMALL_BACKBONE,
     # Which other pages call runs/trained.
     r"^cls-jax train": ["--steps", "2", *SMALL_BACKBONE, "--workdir", "runs/trained"],
-    # Both pages train on the same photos, so one of them would meet the run of the other.
-    r"folder.py:~": [*SMALL, *FROZEN, "--workdir=runs/other"],
     r"npz.py:": SMALL,
     r"folder.py:photos": [*SMALL, *FROZEN, "--config.optimizer.warmup_steps=0"],
     r"^python main.py --config": ["--config.num_steps=2", *SMALL_NETWORK],

@@ -66,11 +66,14 @@ def train(
     values = {key.replace("__", "."): value for key, value in settings.items()}
     if isinstance(folder_or_config, ConfigDict):
         for name, value, instead in (
+            ("method", method, "Build the configuration of another method instead."),
             ("start_from", start_from, "Set model__init instead."),
-            ("again", again or None, "Pass another workdir instead."),
+            ("instant", instant, "Pass the folder instead."),
+            ("minutes", minutes, "Set num_steps instead."),
+            ("again", again, "Pass another workdir instead."),
             ("backbone", backbone, "Set model__init instead."),
         ):
-            if value is not None:
+            if value is not None and value is not False:
                 raise UserError(f"{name} is for folders of images. {instead}")
         run = _plan_configuration(folder_or_config, values, workdir)
     else:

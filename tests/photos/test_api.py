@@ -90,9 +90,12 @@ def test_a_configuration_is_trained_with_changes_and_stays_as_it_was(tmp_path):
     assert (again.config.log_every, again.config.optimizer.learning_rate) == (2, 0.01)
     with pytest.raises(cls_jax.UserError, match="mu=0 is invalid"):
         cls_jax.train(config, tmp_path / "other", mu=0)
-    for option, remedy in (("start_from", "Set model__init instead"), ("again", "another workdir")):
-        with pytest.raises(cls_jax.UserError, match=remedy):
-            cls_jax.train(config, **{option: run})
+    for option, value in (
+        *(("method", "supervised"), ("start_from", run), ("instant", True)),
+        *(("minutes", 0), ("again", True), ("backbone", "efficientnet_lite0")),
+    ):
+        with pytest.raises(cls_jax.UserError, match=f"^{option} is for folders of images"):
+            cls_jax.train(config, **{option: value})
 
 
 def test_mistakes_are_user_errors(images):

@@ -111,12 +111,10 @@ def plan_run(request: Request) -> Plan:
     values = request.read_settings()
     instant, method = request.instant, request.method
     if instant or values.get("num_steps") == 0:
-        # With --instant, the head is always fitted to inferred labels.
-        head = "inferred" if instant else values.get("model.init_head", "inferred")
         if "model.init" not in values:
             otherwise = "set --config.model.init to other weights"
             check_extra("pretrained", "An instant classifier", otherwise)
-        values = {"model.init": DEFAULT_BACKBONE, **values, "model.init_head": head}
+        values = {"model.init": DEFAULT_BACKBONE, "model.init_head": "inferred", **values}
         values.pop("num_steps", None)
         instant = True
     plan = Plan(

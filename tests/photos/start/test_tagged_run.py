@@ -202,6 +202,7 @@ OF_CLASSES = {
     "data.validation": 0.5,
     "data.imbalance": 2.0,
     "model.inferred_by": "builtin:efficientnet_lite2",
+    "model.init_head": "probe",
 }
 PROBE = {"model.init_head": "probe", "num_steps": 0}
 
