@@ -176,7 +176,8 @@ def measure(pool: Pool, choose: Callable[[Pool, int], np.ndarray]) -> list[tuple
     for budget in _BUDGETS:
         chosen = choose(pool, budget)
         propagation = Propagation(graph)
-        propagation.update({int(i): int(pool.labels[i]) for i in chosen}, num_classes)
+        is_chosen = np.isin(np.arange(len(pool.labels)), chosen)
+        propagation.update(np.where(is_chosen, pool.labels, -1), num_classes)
         probabilities = propagation.compute_probabilities()
         is_right = (probabilities.argmax(axis=1) == pool.labels)[propagation.labels < 0]
         held_out, estimated = fit_and_score(pool, propagation.labels)

@@ -26,14 +26,11 @@ class Decision(NamedTuple):
 
 
 def decide(probabilities: np.ndarray) -> Decision:
-    """What probabilities say, floating [..., B, K]. Without a class, B images have class 0."""
-    num_classes = probabilities.shape[-1]
-    if not num_classes:
-        return Decision(
-            np.zeros(probabilities.shape[:-1], int), np.zeros(probabilities.shape[:-1]), 0
-        )
+    """What probabilities say, floating [..., B, K], of one class or more."""
     return Decision(
-        probabilities.argmax(axis=-1), probabilities.max(axis=-1), num_classes=num_classes
+        best=probabilities.argmax(axis=-1),
+        confidence=probabilities.max(axis=-1),
+        num_classes=probabilities.shape[-1],
     )
 
 

@@ -11,7 +11,6 @@ Shape suffixes: N networks, B images, C features, K classes, L labeled images, M
 """
 
 import concurrent.futures
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -200,11 +199,11 @@ class Response(NamedTuple):
 
 
 class Propagation:
-    """The current labels and the scores that they give to all images of a `graph`."""
+    """The current labels and the scores that they give to all images of a graph."""
 
     def __init__(self, graph: sparse.csr_matrix, groups_B: np.ndarray | None = None):
         """Without labels. `groups_B` are held out together, None for none."""
-        self.graph = graph
+        self._graph = graph
         num_images = graph.shape[0]
         self.groups = np.arange(num_images) if groups_B is None else groups_B  # int [B].
         self._members = _list_members(self.groups)
@@ -215,18 +214,17 @@ class Propagation:
         self._num_parts, self._parts = sparse.csgraph.connected_components(graph, directed=False)
         self.responses: dict[tuple[int, ...], Response] = {}  # By the images with these labels.
 
-    def update(self, labels: Mapping[int, int], num_classes: int) -> None:
-        """Changes the labels of some images: image → class, or -1 to remove its label.
+    def update(self, labels_B: np.ndarray, num_classes: int) -> None:
+        """Takes over the labels of all images, int [B], -1 for images without one.
 
-        There may be more classes than before, and those that there were stay.
+        There may be more or fewer classes than before: `num_classes` of them.
         """
-        missing = num_classes - self._scores_BK.shape[1]
-        if missing > 0:
-            self._scores_BK = np.pad(self._scores_BK, ((0, 0), (0, missing)))
-        changed = {int(k) for i in labels for k in (self.labels[i], labels[i]) if k >= 0}
-        for image, label in labels.items():
-            self.labels[image] = label
-        columns = sorted(changed)
+        before = self._scores_BK[:, :num_classes]
+        self._scores_BK = np.pad(before, ((0, 0), (0, num_classes - before.shape[1])))
+        is_changed = labels_B != self.labels
+        changed = {*self.labels[is_changed].tolist(), *labels_B[is_changed].tolist()}
+        self.labels = labels_B.copy()
+        columns = sorted(changed.intersection(range(num_classes)))
         for first in range(0, len(columns), _COLUMNS_AT_ONCE):
             part = columns[first : first + _COLUMNS_AT_ONCE]
             one_hot = (self.labels[:, None] == part).astype(float)
@@ -235,7 +233,7 @@ class Propagation:
             images, positions = np.nonzero(one_hot)
             is_reached[self._parts[images], positions] = True
             start = self._scores_BK[:, part] * is_reached[self._parts]
-            self._scores_BK[:, part] = solve(self.graph, one_hot, ALPHA, _MANY_TOLERANCE, start)
+            self._scores_BK[:, part] = solve(self._graph, one_hot, ALPHA, _MANY_TOLERANCE, start)
 
     def compute_probabilities(self) -> np.ndarray:
         """Class probabilities of all images, float64 [B, K].
@@ -294,7 +292,7 @@ class Propagation:
             source = np.zeros((len(self.labels), len(part)))
             for column, images in enumerate(part):
                 source[list(images), column] = 1
-            solved = solve(self.graph, source, ALPHA, _MANY_TOLERANCE)
+            solved = solve(self._graph, source, ALPHA, _MANY_TOLERANCE)
             for column, images in enumerate(part):
                 members = solved[self._members[int(self.groups[images[0]])], column]
                 self.responses[images] = Response(members, float(solved[:, column].sum()))

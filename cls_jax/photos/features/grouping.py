@@ -43,8 +43,7 @@ def groups(
 def join_groups(*groupings: np.ndarray) -> np.ndarray:
     """The smallest groups that contain those of all groupings, int [B] from 0.
 
-    A grouping is int [B]. An image with a number below 0 is alone in it. Groups are numbered in the
-    order of their first images.
+    A grouping is int [B]. An image with a number below 0 is alone in it.
     """
     num_images = len(groupings[0])
     rows, columns, start = [], [], num_images
@@ -56,10 +55,7 @@ def join_groups(*groupings: np.ndarray) -> np.ndarray:
     edges = np.concatenate(rows), np.concatenate(columns)
     graph = sparse.coo_matrix((np.ones(len(edges[0])), edges), shape=(start, start))
     joined = sparse.csgraph.connected_components(graph, directed=False)[1][:num_images]
-    _, firsts, places = np.unique(joined, return_index=True, return_inverse=True)
-    ranks = np.empty(len(firsts), int)
-    ranks[np.argsort(firsts)] = np.arange(len(firsts))
-    return ranks[places.reshape(-1)]
+    return np.unique(joined, return_inverse=True)[1].reshape(-1)
 
 
 def is_copied(groups_B: np.ndarray, labels_B: np.ndarray) -> bool:

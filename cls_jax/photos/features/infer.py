@@ -415,8 +415,7 @@ def _hold_out_of_graph(
         others[labeled[hidden]] = -1
         return propagate_labels(graph, others, num_classes)[labeled[hidden]]
     propagation = Propagation(graph, groups_B)
-    given = dict(zip(labeled.tolist(), labels_B[labeled].tolist(), strict=True))
-    propagation.update(given, num_classes)
+    propagation.update(labels_B, num_classes)
     is_single = np.bincount(groups_B)[groups_B[labeled]] == 1
     single = [(int(image), int(names_B[image])) for image in labeled[is_single]]
     propagation.responses |= {(i,): recalled[name] for i, name in single if name in recalled}

@@ -168,7 +168,7 @@ def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[tupl
 def say(p_BK: np.ndarray, names: Sequence[str]) -> Said:
     """The most probable class of each photo."""
     decision = decide(p_BK)
-    labels = [names[k] for k in decision.best.tolist()] if len(names) else [""] * len(p_BK)
+    labels = [names[k] for k in decision.best.tolist()]
     return Said(labels, decision.confidence, decision.has)
 
 
@@ -187,7 +187,6 @@ class ClassSpread:
 
     def __init__(self, graph: sparse.csr_matrix):
         self._propagation = Propagation(graph)
-        self._num_classes = 0
 
     def index(self, names: Sequence[str]) -> dict[str, int]:
         """The columns of classes."""
@@ -201,11 +200,7 @@ class ClassSpread:
         exclude: Callable[[Mapping[str, int], np.ndarray], None],
     ) -> np.ndarray:
         """As `Spread.follow`."""
-        if self._num_classes > len(names):  # Classes were removed.
-            self._propagation = Propagation(self._propagation.graph)
-        self._num_classes = len(names)
-        changed = np.flatnonzero(labels != self._propagation.labels)
-        self._propagation.update({int(i): int(labels[i]) for i in changed}, len(names))
+        self._propagation.update(labels, len(names))
         p_BK = self._propagation.compute_probabilities()
         if found is not None:
             take_over_probabilities(found, self.index(names), labels, p_BK)

@@ -222,9 +222,11 @@ def graph():
 
 
 def propagate(graph, num_classes, *changes, groups=None):
-    propagated = Propagation(graph, groups)
+    """Changes are labels by images, -1 to take one back."""
+    propagated, labels = Propagation(graph, groups), np.full(graph.shape[0], -1)
     for change in changes:
-        propagated.update(change, num_classes)
+        labels[list(change)] = list(change.values())
+        propagated.update(labels, num_classes)
     return propagated
 
 
@@ -236,6 +238,17 @@ def test_labels_given_changed_and_taken_back_propagate_like_the_final_ones(graph
     expected = propagate_labels(graph, labels, num_classes=4)
     np.testing.assert_allclose(propagated.compute_probabilities(), expected, atol=1e-4)
     np.testing.assert_array_equal(propagated.labels, labels)
+
+
+def test_a_class_that_is_removed_leaves_the_others_as_they_were(graph):
+    labels = np.full(len(TRUTH), -1)
+    labels[[0, 1, 2, 3]] = 0, 1, 2, 2
+    propagated = Propagation(graph)
+    propagated.update(labels, num_classes=4)
+    labels = np.where(labels == 1, -1, np.minimum(labels, 1))  # The last one moves up.
+    propagated.update(labels, num_classes=2)
+    expected = propagate_labels(graph, labels, num_classes=2)
+    np.testing.assert_allclose(propagated.compute_probabilities(), expected, atol=1e-4)
 
 
 def test_a_class_that_lost_its_labels_is_proposed_for_nothing(graph):
@@ -253,8 +266,8 @@ def test_near_copies_are_left_out_together(graph):
     propagation = propagate(graph, 3, dict(enumerate(labels[:20])), groups=groups)
     propagation.leave_one_out()
     # What is left out changes.
-    propagation.update({i: labels[i] for i in range(20, 30)} | {6: -1}, num_classes=3)
     labels[6] = -1
+    propagation.update(labels, num_classes=3)
     for image, found in zip(*propagation.leave_one_out(), strict=True):
         others = np.where(groups == groups[image], -1, labels)
         expected = propagate_labels(graph, others, num_classes=3)[image]
