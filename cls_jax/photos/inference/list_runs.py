@@ -53,8 +53,8 @@ def find_newest(root: pathlib.Path = RUNS) -> pathlib.Path:
     Raises a UserError if there is none.
     """
     if folders := _sort_by_change(root):
-        newest = _find_images(folders[0])
-        return find_used([one for one in folders if _find_images(one) == newest])
+        newest = find_images(folders[0])
+        return find_used([one for one in folders if find_images(one) == newest])
     raise UserError(
         f"There is no run in {root.resolve()}: train one, or pass the folder of a run first."
     )
@@ -127,12 +127,12 @@ def _sort_by_change(root: pathlib.Path) -> list[pathlib.Path]:
     return sorted(folders, key=_find_change, reverse=True)
 
 
-def _find_images(workdir: pathlib.Path) -> str:
-    """Where a run's images are. "" if its configuration cannot be read."""
+def find_images(workdir: pathlib.Path) -> tuple[str, str] | None:
+    """A run's dataset, and its resolved folder. None if its configuration cannot be read."""
     with contextlib.suppress(UserError):
         data = read_run_config(workdir).data
-        return f"{data.name} {data.data_dir}"
-    return ""
+        return data.name, os.path.realpath(os.path.expanduser(data.data_dir))
+    return None
 
 
 def _find_change(workdir: pathlib.Path, names: Sequence[str] = _STATES) -> float:

@@ -22,10 +22,16 @@ from cls_jax.parallel.preemption import FINISH
 from cls_jax.photos.features.accuracy import MIN_CHECKS
 from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.instant_config import read_run_config
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.images.files import list_images
-from cls_jax.photos.inference.list_runs import RUNS, ListedRun, choose, find_used, list_runs
+from cls_jax.photos.inference.list_runs import (
+    RUNS,
+    ListedRun,
+    choose,
+    find_images,
+    find_used,
+    list_runs,
+)
 from cls_jax.photos.inference.predictor import describe_choice
 from cls_jax.photos.labeling.answers import RefusedError
 from cls_jax.photos.labeling.classifier import find_free
@@ -56,17 +62,11 @@ class FolderRuns:
 
     def __init__(self, folder: pathlib.Path):
         """`folder` is resolved."""
-        self._folder = folder
+        self._images = "folder", str(folder)
 
     def list_all(self) -> list[ListedRun]:
         """The runs, the most recently changed first, without damaged ones."""
-        return [run for run in list_runs(RUNS) if self._is_here(run.workdir)]
-
-    def _is_here(self, workdir: pathlib.Path) -> bool:
-        with contextlib.suppress(UserError):
-            place = read_run_config(workdir).data.data_dir
-            return bool(place) and pathlib.Path(place).expanduser().resolve() == self._folder
-        return False
+        return [run for run in list_runs(RUNS) if find_images(run.workdir) == self._images]
 
     def find_used(self) -> pathlib.Path | None:
         """The run that predicts if no other one is named. None without any."""
@@ -77,7 +77,8 @@ class FolderRuns:
         """An unfinished run in which a process trains now. None without any."""
         folders = sorted(path.parent for path in RUNS.glob(f"*/{LOCK}"))
         unfinished = (one for one in folders if not (one / RESULT).exists())
-        return next((one for one in unfinished if self._is_here(one) and is_held(one)), None)
+        own = (one for one in unfinished if find_images(one) == self._images)
+        return next((one for one in own if is_held(one)), None)
 
     def find(self, name: str) -> pathlib.Path:
         """The run of a name. Raises a RefusedError if there is none."""
@@ -104,18 +105,6 @@ class FolderRuns:
             }
             for run in runs[:_MAX_RUNS]
         ]
-
-    def use(self, name: str) -> None:
-        """Lets a run predict from now on, on the page and in a terminal."""
-        workdir = self.find(name)
-        with explain_writing(workdir, "allow writing there"):
-            choose(workdir)
-
-    def delete(self, name: str) -> None:
-        """Deletes a run's folder."""
-        workdir = self.find(name)
-        with explain_writing(workdir, "allow writing there"):
-            shutil.rmtree(workdir)
 
 
 class Training:
@@ -290,20 +279,26 @@ class Training:
         return path if path.is_file() else None
 
     def use(self, name: str) -> None:
-        """Lets a run predict, see `FolderRuns.use`."""
+        """Lets a run predict from now on, on the page and in a terminal.
+
+        Raises a RefusedError if there is none, or a training is in progress.
+        """
         with self._lock:
             self._check_idle()
-            self.runs.use(name)
+            workdir = self.runs.find(name)
+            with explain_writing(workdir, "allow writing there"):
+                choose(workdir)
             self._is_used_known = False
 
     def delete(self, name: str) -> None:
-        """Deletes a run. Raises a RefusedError if a training is in progress."""
+        """Deletes a run's folder. Raises the same as `use`."""
         with self._lock:
             self._check_idle()
-            is_last = self._process is not None and self.runs.find(name) == self._run
-            self.runs.delete(name)
+            workdir = self.runs.find(name)
+            with explain_writing(workdir, "allow writing there"):
+                shutil.rmtree(workdir)
             self._is_used_known = False
-            if is_last:
+            if self._process is not None and workdir == self._run:
                 self._process = None
                 self._state = {"phase": "none"}
 

@@ -341,17 +341,17 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
     older, newer = (write_run(name, folder, time) for name, time in (("a", 1000), ("b", 2000)))
     other = write_run("other", tmp_path / "elsewhere", 1500)
     (RUNS / "notes").mkdir()
-    found = FolderRuns(folder)
-    assert [row["name"] for row in found.describe()] == ["runs/b", "runs/a"]
-    assert [row["is_used"] for row in found.describe()] == [True, False]
-    assert found.find_used() == newer == find_newest()
-    found.use("runs/a")  # In a terminal, too.
-    assert found.find_used() == older == find_newest()
-    found.delete("runs/a")
+    page = Training(folder)
+    assert [row["name"] for row in page.runs.describe()] == ["runs/b", "runs/a"]
+    assert [row["is_used"] for row in page.runs.describe()] == [True, False]
+    assert page.find_used_run() == newer == find_newest()
+    page.use("runs/a")  # In a terminal, too.
+    assert page.find_used_run() == older == find_newest()
+    page.delete("runs/a")
     assert not older.exists()
-    assert found.find_used() == newer
+    assert page.find_used_run() == newer
     for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
-        for act in (found.use, found.delete):
+        for act in (page.use, page.delete):
             with pytest.raises(RefusedError, match="no such run"):
                 act(name)
     assert newer.exists()
@@ -360,7 +360,8 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
 
 def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder, kinds, tmp_path):
     """Nor does one that was stopped. Unless a person says so."""
-    found = FolderRuns(folder)
+    page = Training(folder)
+    found = page.runs
     stopped = write_run("stopped", folder, 400, is_finished=False)
     assert found.find_used() == find_newest() == stopped  # There is no other one.
     saved = write_run("saved", folder, 500, predictor=None, num_labels=86)
@@ -369,9 +370,9 @@ def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder
     write_run("elsewhere", tmp_path / "elsewhere", 200)
     assert found.find_used() == find_newest() == saved
     assert [row["name"] for row in found.describe() if row["is_used"]] == ["runs/saved"]
-    found.use("runs/in-vain")
+    page.use("runs/in-vain")
     assert found.find_used() == find_newest() == in_vain
-    found.use("runs/saved")
+    page.use("runs/saved")
     assert found.find_used() == find_newest() == saved
     more = write_run("more", folder, 2e9, predictor="instant", num_labels=99)
     assert found.find_used() == find_newest() == more  # Better than what has learned fewer.
