@@ -75,7 +75,7 @@ def rename_class(known: Known, name: str, new: str) -> Plan:
     rows = [
         write_answer(file, LABEL if new else UNDO, rules.rename(mark.label, {name: new}))
         for file, mark in known.marks.files.items()
-        if name in rules.split(mark.label)
+        if name in known.split(mark.label)
     ]
     for kind in (DESCRIBE, EXAMPLE) if new else ():
         text = get_note(notes, kind, name).text
@@ -163,7 +163,7 @@ def add_named(known: Known, changes: Sequence[Change]) -> tuple[Classes, list[Ch
     Raises a RefusedError as `add_class` does, and for another spelling of a class.
     """
     classes, names, rules = known.classes, dict[str, str](), known.rules
-    for name in dict.fromkeys(name for change in changes for name in rules.split(change.label)):
+    for name in dict.fromkeys(name for change in changes for name in known.split(change.label)):
         classes, found = add_class(classes, name)
         if found != clean_name(name):
             raise RefusedError(f"There is already a class named {found}: choose it from the list.")
@@ -184,7 +184,7 @@ def check_changes(known: Known, classes: Classes, changes: Sequence[Change]) -> 
         path = get_path(known, image)
         if decision not in (LABEL, NONE, SKIP):
             raise RefusedError("Unknown decision.")
-        is_known = set(known.rules.split(label)) <= set(classes.names)
+        is_known = set(known.split(label)) <= set(classes.names)
         if (decision == LABEL) != bool(label) or not is_known:
             raise RefusedError("There is no such class.")
         if not path.is_file():
@@ -211,7 +211,7 @@ def find_check(known: Known, change: Change) -> Check | None:
     image, sample, mark = change.image, known.sample, known.get_state(change.image)
     if image not in sample or mark.decision:
         return None
-    if mark.awaited and set(known.rules.split(mark.awaited.guess)) <= set(known.class_names):
+    if mark.awaited and set(known.split(mark.awaited.guess)) <= set(known.class_names):
         return mark.awaited
     found = known.classified
     if found is None or image >= len(found.labels) or found.labels[image] >= 0:

@@ -98,6 +98,11 @@ class Known:
         """The number of changes so far of labels, and of the photos to fit a classifier to."""
         return self.labels_version + self.num_moved
 
+    def split(self, label: str) -> list[str]:
+        """The classes that a label names, also those that are open."""
+        kind = self.options.kind
+        return kind.name(kind.split(label)) if label else []
+
     def get_state(self, image: int) -> Mark:
         """The mark of a photo."""
         return self.marks.get(self.files[image])

@@ -76,7 +76,7 @@ def find_doubtful(
     too early to say, "" if it is not.
     """
     known = session.follow_classifier()
-    plural = known.rules.plural
+    plural = known.options.kind.word
     if known.classified is None or not known.has_suggestions():
         return [], f"Label photos of two {plural} first."
     if known.classified.is_early:

@@ -86,7 +86,6 @@ class Rules(NamedTuple):
 
     num_answers: int  # After so many, the next classifier is fitted while labeling goes on.
     num_proposals: int  # At most, of a photo.
-    plural: str  # What a photo has, in words.
     arguments: tuple[str, ...]  # Of `cls-jax train`.
     start: Callable[[sparse.csr_matrix], Spread]
     # From probabilities, floating [B, K], and the names of the classes.
@@ -96,7 +95,6 @@ class Rules(NamedTuple):
     # The photos that are in no row to confirm, given confidences [B] and the rejected photos.
     keep_back: Callable[[np.ndarray, Collection[int]], list[int]]
     clean: Callable[[str], str]  # The name of a class without what means something else.
-    split: Callable[[str], tuple[str, ...]]  # The classes that a label names.
     # A label with other names of its classes, of which some are gone ("").
     rename: Callable[[str, Mapping[str, str]], str]
 
@@ -211,7 +209,6 @@ class ClassSpread:
 CLASS_RULES = Rules(
     num_answers=NUM_ANSWERS,
     num_proposals=9,
-    plural="classes",
     arguments=(),
     start=ClassSpread,
     say=say,
@@ -219,6 +216,5 @@ CLASS_RULES = Rules(
     trust=compute_margins,
     keep_back=lambda confidences, rejected: [],  # These have other proposals.
     clean=str,
-    split=lambda label: (label,) if label else (),
     rename=lambda label, names: names.get(label, label),
 )

@@ -47,11 +47,6 @@ def keep_back(confidences_B: np.ndarray, rejected: Collection[int]) -> list[int]
     return [*rejected, *np.flatnonzero(confidences_B < _THRESHOLD).tolist()]
 
 
-def split(label: str) -> tuple[str, ...]:
-    """The tags that a label names, also those that are open."""
-    return tuple(tag.removeprefix(OPEN) for tag in split_tags(label))
-
-
 def rename(label: str, names: Mapping[str, str]) -> str:
     """A label with other names of its tags, of which some are gone ("")."""
     found = dict[str, str]()
@@ -90,7 +85,6 @@ class TagSpread:
 TAG_RULES = Rules(
     num_answers=3,
     num_proposals=MAX_CLASSES,
-    plural="tags",
     arguments=("--instant",),
     start=TagSpread,
     say=say,
@@ -98,6 +92,5 @@ TAG_RULES = Rules(
     trust=confide,
     keep_back=keep_back,
     clean=lambda name: name.replace(SEPARATOR, ",").lstrip(OPEN),
-    split=split,
     rename=rename,
 )

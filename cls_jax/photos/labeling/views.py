@@ -110,7 +110,7 @@ def describe_suspects(known: Known) -> dict[str, Any]:
     found = dict[int, tuple[str, float | None]]()  # Photo → another label, and its probability.
     for i, label, other, probability in known.classified.suspects if known.classified else ():
         state = known.get_state(i)
-        is_known = set(known.rules.split(other)) <= set(known.class_names)
+        is_known = set(known.split(other)) <= set(known.class_names)
         if is_known and state.label == label and not state.is_confirmed:
             found[i] = other, probability
     names = {fold_class(name): name for name in known.class_names}

@@ -1,4 +1,8 @@
-"""What people read about a plan. Everything is known before: nothing is looked up or opened."""
+"""What people read about a plan. Everything is known before: nothing is looked up or opened.
+
+Where there is nothing to say, a line is None or "", which `list_notices` and `describe_dry_run`
+leave out.
+"""
 
 import numpy as np
 
@@ -43,11 +47,10 @@ def list_notices(plan: Plan, facts: Facts) -> list[str]:
     return [text for text in found if text]
 
 
-def _describe_read(summary: FolderSummary) -> list[str]:
+def _describe_read(summary: FolderSummary) -> list[str | None]:
     """Sentences about the labels and images that were read, and those that were not."""
-    left_out = describe_left_out(summary.layout.skipped)
-    found = (describe_imbalance(summary), summary.layout.table, left_out, summary.unreadable)
-    return [text for text in (*found, *summary.unread) if text]
+    left_out, table = describe_left_out(summary.layout.skipped), summary.layout.table
+    return [describe_imbalance(summary), table, left_out, summary.unreadable, *summary.unread]
 
 
 def _describe_shortages(plan: Plan) -> tuple[str | None, ...]:
@@ -87,12 +90,12 @@ def _describe_measured(plan: Plan, facts: Facts) -> list[str | None]:
     return [memory, steps, measured.describe_slowdown()]
 
 
-def describe_folder(summary: FolderSummary, sources: str = "") -> list[str]:
+def describe_folder(summary: FolderSummary, sources: str = "") -> list[str | None]:
     """Lines about the images. `sources` proposes some, where nothing else does."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
     width = min(max(map(len, counts)), 40)
     validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
-    lines = [
+    lines: list[str | None] = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
         f"{validation} and {summary.num_test:,} test images; {len(counts):,} "
         f"{summary.kind.word} with labels:",
@@ -105,7 +108,7 @@ def describe_folder(summary: FolderSummary, sources: str = "") -> list[str]:
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     lines += [
         *_describe_read(summary),
-        *(_describe_sources(summary) or filter(None, [summary.layout.proposal or sources])),
+        *(_describe_sources(summary) or [summary.layout.proposal or sources]),
         *summary.layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
@@ -135,7 +138,7 @@ def _describe_held_out(plan: Plan, facts: Facts) -> str | None:
     return f"Validation:  {total} held out: {', '.join(parts)}"
 
 
-def describe_training(plan: Plan, facts: Facts) -> list[str]:
+def describe_training(plan: Plan, facts: Facts) -> list[str | None]:
     """Lines about the training."""
     config = plan.config
     if plan.needed_minutes is not None:
@@ -158,13 +161,12 @@ def describe_training(plan: Plan, facts: Facts) -> list[str]:
             f"Method:      {config.method.name}, {method.num_networks} x {network}",
             f"Steps:       {config.num_steps:,} with {kinds} images each",
         ]
-    lines = (
+    return [
         f"Time:        {plan.reason}" if plan.reason else None,
         f"Run:         {verb} {plan.workdir}",
         *how,
         f"Weights:     {origins}" if origins else None,
-    )
-    return [line for line in lines if line]
+    ]
 
 
 def _describe_origin(origin: Origin) -> str:

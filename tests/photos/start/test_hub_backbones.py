@@ -89,7 +89,7 @@ def test_networks_of_the_hub_do_what_the_built_in_ones_do(init, photos, monkeypa
         "optimizer.frozen_stages": 1,  # The networks have few blocks.
     }
     plan = plan_run(Request(photos, method="fixmatch", workdir="run", settings=settings))
-    assert f"{init} (license Apache-2.0)" in " ".join(describe_training(plan, gather_facts(plan)))
+    assert f"{init} (license Apache-2.0)" in str(describe_training(plan, gather_facts(plan)))
     (line,) = (line for line in format_backbones().splitlines() if line.startswith(init))
     assert line.endswith("  downloaded")
     # Begins with an instant classifier, whose folder is in the run's.
