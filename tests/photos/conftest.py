@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 from cls_jax.photos.images import decode
+from tests.conftest import BROWSER
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,3 +26,15 @@ def store(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """Of one file: while Playwright runs, its thread cannot start another event loop."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    if not BROWSER:
+        pytest.skip("no Chromium on this machine")
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield browser
+        browser.close()

@@ -5,7 +5,6 @@ import re
 
 import pytest
 
-from tests.conftest import BROWSER
 from tests.photos.labeling.modules import NODE, call_in_browser, call_in_node
 from tests.photos.labeling.pages import DESKTOP, open_labeled, read_name
 from tests.photos.labeling.sessions import create_photos, decide_all, open_ready, serve
@@ -35,19 +34,7 @@ def answered(folder, kinds):
 @pytest.fixture
 def begun(folder):
     """A session in which another window has given the first six photos their classes."""
-    return open_labeled(folder, 24)
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """Of one file: while Playwright runs, its thread cannot start another event loop."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    if not BROWSER:
-        pytest.skip("no Chromium on this machine")
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+    return open_labeled(folder, 60)
 
 
 @pytest.fixture(scope="module")

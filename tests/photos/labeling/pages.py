@@ -195,23 +195,23 @@ def wait_for_photos(page):
     page.wait_for_timeout(100)
 
 
-def intercept(page, pattern, handle):
-    """Handles requests from now on.
+def intercept(page, pattern, handle, **options):
+    """Handles requests from now on, with the options of `page.route`.
 
     The page may learn of a route after the next key, whose request would pass, so the route has
     caught another request before this returns.
     """
-    page.route(pattern, handle)
+    page.route(pattern, handle, **options)
     page.route(CAUGHT, lambda route: route.fulfill(body="caught"))
     while page.evaluate(SEND_CAUGHT) != "caught":
         pass
     page.unroute(CAUGHT)
 
 
-def catch(page, pattern):
+def catch(page, pattern, **options):
     """Keeps the requests that come from now on, without an answer, in a list."""
     caught = []
-    intercept(page, pattern, lambda route: caught.append(route))
+    intercept(page, pattern, lambda route: caught.append(route), **options)
     return caught
 
 

@@ -10,7 +10,6 @@ from tests.photos.labeling.pages import (
     choose,
     enter,
     hear,
-    open_labeled,
     press,
     read_decisions,
     read_name,
@@ -28,6 +27,14 @@ from tests.photos.labeling.sessions import (
 )
 
 LOST = "Not taken: the button that you pressed is"
+WITH_OTHERS = [
+    *(
+        f"{modifier}+{key}"
+        for modifier in ("Shift", "Control", "Alt", "Meta")
+        for key in ("Backspace", "Space", "Enter")
+    ),
+    *("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"),
+]
 NEXT = "This is the next photo: look at it, then press"
 
 # A key that comes as soon as another photo does.
@@ -63,11 +70,6 @@ PRESS_WHEN_MOVED = """(key) => {
   const again = () => setTimeout(() => document.activeElement.dispatchEvent(press));
   document.querySelector(".grid").addEventListener("focusin", again, { once: true });
 }"""
-
-
-@pytest.fixture
-def begun(folder):
-    return open_labeled(folder, 60)
 
 
 def test_a_double_click_answers_once_and_clicks_in_different_places_each(visit, begun, folder):
@@ -184,8 +186,7 @@ def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(vi
 
 @pytest.mark.slow
 def test_no_key_is_shown_while_the_field_takes_it_and_classes_without_one_come_last(visit, folder):
-    session = open_ready(folder, create_photos(folder, 12), ["0", "3", "8", "cat"])
-    with visit(session) as page:
+    with visit(open_ready(folder, create_photos(folder, 12), ["0", "3", "8", "cat"])) as page:
         assert page.locator(".class .name").all_inner_texts() == ["cat", "3", "8", "0"]
         assert page.locator(".panel kbd:visible").count() >= 4
         page.keyboard.type("cat")  # Only Enter, which takes this class, is no letter.
@@ -204,10 +205,7 @@ def test_keys_that_are_pressed_with_others_neither_answer_nor_undo(page, folder)
         show(page, view)
         if view == "photos":
             choose(page, 0)
-        for key in ("Backspace", "Space", "Enter"):
-            for modifier in ("Shift", "Control", "Alt", "Meta"):
-                page.keyboard.press(f"{modifier}+{key}")
-        for keys in ("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"):
+        for keys in WITH_OTHERS:
             page.keyboard.press(keys)
         wait_for_decisions(page, folder, 7)
     wait_for_count(page, "6", "Control+z")

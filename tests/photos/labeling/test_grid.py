@@ -48,11 +48,6 @@ READ_FIELD = """() => {
 KEYS = ("name", "decision", "label", "revision", "copies")
 
 
-@pytest.fixture
-def begun(folder):
-    return open_labeled(folder, 60)
-
-
 def read_chosen(page):
     """What the panel says of the photos that the keys are for."""
     return page.locator(".selected-count").inner_text()
@@ -63,16 +58,6 @@ def measure_overflow(page):
     return page.locator(".cell").evaluate_all(
         "(all) => Math.max(...all.map((one) => one.offsetHeight - one.parentElement.offsetHeight))"
     )
-
-
-def press_twice(page, select, key):
-    """Selects many photos and presses a key: the page asks before it does so."""
-    page.keyboard.press(select)
-    before = page.locator("#count").inner_text()
-    hear(page, "Press the same key again to label all", key)
-    page.wait_for_timeout(SETTLE_MS)
-    assert page.locator("#count").inner_text() == before
-    page.keyboard.press(key)
 
 
 def test_photos_are_described_with_answers_suggestions_and_near_copies(folder, kinds):
@@ -360,7 +345,12 @@ def test_the_photos_to_look_at_are_shown_in_order_and_the_rest_is_sorted(visit, 
         page.get_by_role("button", name=f"Look at these {len(images) - 1}").click()
         page.wait_for_selector("h2:has-text('Photos to look at')")
         page.wait_for_selector(".cell img")
-        press_twice(page, "Control+a", "Enter")
+        page.keyboard.press("Control+a")
+        before = page.locator("#count").inner_text()
+        hear(page, "Press the same key again to label all", "Enter")  # It asks first.
+        page.wait_for_timeout(SETTLE_MS)
+        assert page.locator("#count").inner_text() == before
+        page.keyboard.press("Enter")
         page.wait_for_selector(".step:text-matches('^Done: .* all 60 photos')")  # At its end.
         assert page.locator("button:text-is('Look at some')").is_disabled()  # It says one thing.
 

@@ -125,7 +125,6 @@ def test_all_of_the_page_and_all_classes_are_reached_by_keyboard_alone(visit, fo
 def test_enter_takes_what_the_page_says_and_half_a_name_only_chooses(visit, folder):
     """`interpret` has more cases, and the chooser of the grid is the same."""
     classes = ["pikeperch", "perch", "foxglove", "fox"]
-    session = open_ready(folder, create_photos(folder, 12), classes)
     cases = (  # What is typed, keys, what the page says then, and what the last key gives.
         ("FOX ", [], "Enter takes “fox”", "Enter", "fox"),
         ("pike", [], "Enter chooses pikeperch · Shift Enter: new class “pike”", "", ""),
@@ -138,7 +137,7 @@ def test_enter_takes_what_the_page_says_and_half_a_name_only_chooses(visit, fold
         ("trout", [], "Enter adds the new class “trout”", "Enter", "trout"),
     )
     expected = []
-    with visit(session) as page:
+    with visit(open_ready(folder, create_photos(folder, 12), classes)) as page:
         for typed, keys, sentence, last, label in cases:
             name = read_name(page)
             page.keyboard.type(typed)
@@ -328,8 +327,7 @@ def test_a_slow_change_says_so_until_it_is_saved_or_refused(page):
 
 
 def test_keys_do_nothing_else_while_a_control_has_the_focus(visit, folder):
-    session = open_ready(folder, create_photos(folder, 12), CLASSES)
-    with visit(session) as page:
+    with visit(open_ready(folder, create_photos(folder, 12), CLASSES)) as page:
         press(page, "1")
         press(page, "2")
         for view, selector in (

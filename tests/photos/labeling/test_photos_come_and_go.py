@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import shutil
+import unittest.mock
 
 import pytest
 from PIL import Image
@@ -232,10 +233,7 @@ def test_photos_that_come_later_are_offered_and_broken_ones_tried_again(folder, 
     for name in ("labeled/dog/a.png", "b.png"):
         shutil.copy(folder / "IMG_0000.png", folder / name)
     (folder / "c.png").write_bytes(b"half of a photo")
-
-    def fail(*_, **options):
-        raise OSError("unreadable drive")
-
+    fail = unittest.mock.Mock(side_effect=OSError("unreadable drive"))
     monkeypatch.setattr(photos, "load_all", fail)
     with pytest.raises(OSError, match="unreadable drive"):
         photos.find_new(session)

@@ -40,11 +40,6 @@ CLICK_WHEN_CHANGED = """() => {
 }"""
 
 
-@pytest.fixture
-def begun(folder):
-    return open_labeled(folder, 60)
-
-
 def list_rows(page):
     """The classes in "check", with the names of their photos."""
     return page.locator(".row").evaluate_all(

@@ -212,7 +212,6 @@ def test_a_body_that_is_too_large_is_refused_by_a_sentence(client, name):
 def test_changes_come_only_from_the_page(client, folder, name, values):
     before = sorted(folder.iterdir())
     for value in values:
-        assert decide(client, headers={name: value}).status_code in (403, 415, 421)
         for verb in verbs.VERBS:
             headers = get_headers(verbs.VERBS[verb].is_photo) | {name: value}
             answer = client.post(f"/api/{verb}", content=PHOTO, headers=headers)
@@ -265,8 +264,9 @@ NONE = [0, 0, "none", ""]
             for changes in (
                 *({"image": 0}, [NONE[:3]], [[True, *NONE[1:]]], [[0.5, *NONE[1:]]]),
                 *([[10**30, *NONE[1:]]], [[*NONE[:3], None]], [[0, "0", "none", ""]], [NONE] * 2),
-                *([[12, *NONE[1:]]], [[0, 0, "label", "x"]], [[0, 0, "label", ""]]),
-                *([[0, 0, "none", "cat"]], [[0, 0, "undo", ""]], [NONE] * (verbs.MAX_CHANGES + 1)),
+                *([[12, *NONE[1:]]], [[-1, *NONE[1:]]], [NONE] * (verbs.MAX_CHANGES + 1)),
+                *([[0, 0, "label", "x"]], [[0, 0, "label", ""]], [[0, 0, "none", "cat"]]),
+                [[0, 0, "undo", ""]],
             )
         ),
     ],
@@ -442,6 +442,8 @@ BODIES = [b"", b"GIF89a", b"\xff\xd8\xff" * 50, b"<svg/>", b"PK\3\4", BOMB, PHOT
 WRONG_JSON = [b"{}", b"[]", b"null", b'{"name": 1, "text": []}', b'{"image": true}', b"\xff", b""]
 WRONG_JSON += [b'{"name": "fish", "text": "x"}', b'{"image": -1}', b'{"kind": "x", "minutes": 1}']
 WRONG_JSON += [b'{"images": [99], "label": "cat"}', b'{"images": [true], "label": "cat"}']
+WRONG_JSON += [b'{"unsure_below": -1}', b'{"unsure_below": 101}', b'{"unsure_below": "1"}']
+WRONG_JSON += [b'{"unsure_below": true}', b'{"unsure_below": null}', b'{"percent": 101}']
 WRONG_JSON += [b'{"kind": "trained", "minutes": NaN}', b'{"kind": "trained", "minutes": -1e999}']
 
 
@@ -547,8 +549,6 @@ def test_photos_below_a_limit_are_unsure_in_the_table_and_in_the_folders(labeled
         assert copied == places
     for given in ("-1", "101", "nan", "x"):
         assert labeled.get(f"/api/proposals.csv?unsure_below={given}").status_code == 400
-    for given in (-1, 101, "1", True, None):
-        assert labeled.post("/api/copies", json={"unsure_below": given}).status_code == 400
     labeled.post("/api/rename", json={"name": "cat", "text": "Unsure"})
     refused = labeled.post("/api/copies", json={"unsure_below": below})
     assert (refused.status_code, "rename the class" in refused.json()["message"]) == (422, True)
@@ -628,4 +628,3 @@ def test_which_photos_to_look_at_follows_the_goal_and_is_a_promise(client):
         assert look(client, 100) == asked[place + 1 :]
     assert client.get("/api/step/100").json()["kind"] == "use"
     assert client.get("/api/step/101").status_code == 404
-    assert client.post("/api/look", json={"percent": 101}).status_code == 400

@@ -162,10 +162,7 @@ def test_nothing_changes_on_a_full_disk(session, folder, monkeypatch, num_writte
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "write", write_a_part)
-    for act in (
-        decide_at_once(1, "label", "cat"),
-        change(rename_class, "cat", "owl"),
-    ):
+    for act in (lambda session: decide(session, 1, "cat"), change(rename_class, "cat", "owl")):
         with pytest.raises(OSError, match="No space left"):
             act(session)
     assert views.describe(session, "w") | {"version": 0} == before | {"version": 0}
@@ -236,16 +233,9 @@ def test_a_class_is_renamed_merged_or_deleted_and_all_of_it_undone(folder, start
     assert ("cat", 2, "", None) in look(folder, session)[1]
 
 
-def decide_at_once(image, decision, label):
-    return lambda session: session.decide([Change(image, decision, label, 0)], "w")
-
-
 @pytest.mark.parametrize(
     "act",
     [
-        *(decide_at_once(image, "label", "cat") for image in (-1, 30)),
-        *(decide_at_once(1, "label", label) for label in ("fish", "")),
-        *(decide_at_once(1, "none", "cat"), decide_at_once(1, "undo", "")),
         *(change(rename_class, "cat", new) for new in ("a\nb", "cat")),
         change(rename_class, "fish", "cat"),
         *(change(describe_class, "cat", text) for text in ("a\nb", "x" * 501)),

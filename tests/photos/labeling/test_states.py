@@ -1,9 +1,12 @@
-"""Every view in states that few people see: before the first answers, and after the last ones."""
+"""Every view in states that few people see: before the first answers, and after the last ones.
+
+And what *Result* says on top: at every moment, one next step.
+"""
 
 import pytest
 
 from cls_jax.photos.labeling import views
-from cls_jax.photos.labeling.next_step import find_doubtful
+from cls_jax.photos.labeling.next_step import Situation, choose_step, find_doubtful
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.labeling.pages import VIEWS, find_violations
 from tests.photos.labeling.sessions import (
@@ -20,7 +23,7 @@ NUM_IMAGES = 24
 STATES = {
     "no class": None,
     "one class": ["cat"] * 5,
-    "two classes": ["cat", "dog"],
+    "two classes": ["dog", "owl"],
     "all labeled": [CLASSES[i % 3] for i in range(NUM_IMAGES)],
     "all of one class": ["cat"] * NUM_IMAGES,
     "all undone": "undo",
@@ -60,7 +63,8 @@ def test_nothing_is_suggested_before_two_classes_have_labels(folder, state):
     num_open = NUM_IMAGES - described["counts"]["labeled"] if state != "loading" else 0
     expected = num_open if has_suggestions else 0
     assert len(suggested) == sum(result["proposed"]) == expected
-    assert bool(sum(len(row["images"]) for row in rows)) == bool(expected)
+    suggested_names = {row["label"] for row in rows if row["images"]}
+    assert suggested_names == ({*STATES[state]} if expected else set())
     assert has_suggestions or not any(photos["confidence"])
     assert not result["mixed"] or has_suggestions
     assert views.describe_suspects(session.known)["images"] == []
@@ -97,3 +101,34 @@ def test_every_view_works_in_every_state(open_page, folder, axe, state):
             for key in ("Enter", "ArrowRight", "Escape"):
                 page.keyboard.press(key)
             assert find_violations(page, within="#view") == [], view
+
+
+GUESSED = Situation(
+    early="", images=496, open=410, percent=95, accuracy=90.0, random=0, checks=0, listed=36
+)
+MEASURED = GUESSED._replace(checks=20)
+
+
+@pytest.mark.parametrize(
+    ("known", "kind", "said"),
+    [
+        (GUESSED._replace(early="Label photos of two classes first."), "answer", "two classes"),
+        (GUESSED, "check", "This is an estimate: check 20 random photos to measure it."),
+        (GUESSED._replace(checks=19), "check", "check 1 more random photo to measure it."),
+        (GUESSED._replace(random=7), "answer", "7 random photos left to check."),
+        (GUESSED._replace(open=19), "look", "look at these 36."),
+        (MEASURED, "look", "To get 95% of all 496 photos right, look at these 36."),
+        (MEASURED._replace(listed=1), "look", "right, look at this one."),
+        (MEASURED._replace(listed=0), "use", "Done: about 92% of all 496 photos are named right."),
+        # The list that was asked is a promise: newer answers make it no longer.
+        (MEASURED._replace(asked=36, left=12, listed=75), "look", "12 of the 36 photos are left"),
+        (MEASURED._replace(asked=36, left=0, listed=75), "use", "Done: about 92% of all 496"),
+        (GUESSED._replace(asked=36, left=0, listed=0), "use", "Done: about 92% of all 496"),
+        (MEASURED._replace(asked=9, accuracy=None), "use", "Done: the 9 photos have your answer."),
+        (MEASURED._replace(open=0, listed=0), "use", "Done: all 496 photos have your answer."),
+    ],
+)
+def test_there_is_one_next_step_in_every_situation(known, kind, said):
+    step = choose_step(known)
+    assert step.kind == kind
+    assert said in step.sentence

@@ -15,11 +15,11 @@ from cls_jax.photos.labeling.photos import open_session
 from tests.photos.labeling.pages import (
     PHONE,
     SETTLE_MS,
+    catch,
     check_views,
     enter,
     hear,
     hold,
-    intercept,
     press,
     read_all,
     read_decisions,
@@ -319,15 +319,8 @@ def test_a_tag_far_down_the_list_is_in_sight_once_it_is_set_and_no_row_moves(vis
 
 
 def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, folder):
-    session, held = open_tagged(folder, 6), []
+    session = open_tagged(folder, 6)
     answer(session, 2, "coat")
-
-    def hold_first(route):
-        if held:
-            route.continue_()
-        else:
-            held.append((route, route.fetch()))
-
     with visit(session) as page:
         show(page, "photos")
         for name in ("IMG_0000.png", "IMG_0001.png", "IMG_0002.png"):
@@ -345,13 +338,13 @@ def test_in_the_grid_a_key_gives_photos_a_tag_and_takes_it_away_again(visit, fol
         # A key is for the tags as they are, and not for an older list.
         page.keyboard.press("Escape")
         page.locator(".cell[title='IMG_0003.png']").click()
-        intercept(page, "**/api/photos", hold_first)
+        held = catch(page, "**/api/photos", times=1)
         hear(page, "boots.", "1")
         wait_until(page, lambda: held)
+        older = held[0].fetch()
         hear(page, "coat.", "2")
         page.wait_for_timeout(300)
-        ((route, response),) = held
-        route.fulfill(response=response)
+        held[0].fulfill(response=older)
         page.wait_for_timeout(300)
         hear(page, "not coat.", "2")
     assert session.known.get_state(3).label == "?hat;boots"

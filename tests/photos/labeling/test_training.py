@@ -57,10 +57,7 @@ console.main()
 """
 
 
-pytestmark = pytest.mark.usefixtures("in_tmp_path")
-
-
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def in_tmp_path(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
@@ -361,23 +358,21 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
 def test_a_training_that_did_not_help_takes_no_place_and_its_labels_count(folder, kinds, tmp_path):
     """Nor does one that was stopped. Unless a person says so."""
     page = Training(folder)
-    found = page.runs
-    stopped = write_run("stopped", folder, 400, is_finished=False)
-    assert found.find_used() == find_newest() == stopped  # There is no other one.
-    saved = write_run("saved", folder, 500, predictor=None, num_labels=86)
-    in_vain = write_run("in-vain", folder, 1000, predictor="instant", num_labels=66)
-    write_run("unfinished", folder, 1500, is_finished=False)
-    write_run("elsewhere", tmp_path / "elsewhere", 200)
-    assert found.find_used() == find_newest() == saved
-    assert [row["name"] for row in found.describe() if row["is_used"]] == ["runs/saved"]
-    page.use("runs/in-vain")
-    assert found.find_used() == find_newest() == in_vain
-    page.use("runs/saved")
-    assert found.find_used() == find_newest() == saved
-    more = write_run("more", folder, 2e9, predictor="instant", num_labels=99)
-    assert found.find_used() == find_newest() == more  # Better than what has learned fewer.
-    helped = write_run("helped", folder, 3e9, num_labels=66)
-    assert found.find_used() == find_newest() == helped
+    for act, used in (
+        (lambda: write_run("stopped", folder, 400, is_finished=False), "stopped"),
+        (lambda: write_run("saved", folder, 500, predictor=None, num_labels=86), "saved"),
+        (lambda: write_run("in-vain", folder, 1000, predictor="instant", num_labels=66), "saved"),
+        (lambda: write_run("unfinished", folder, 1500, is_finished=False), "saved"),
+        (lambda: write_run("elsewhere", tmp_path / "elsewhere", 200), "saved"),
+        (lambda: page.use("runs/in-vain"), "in-vain"),
+        (lambda: page.use("runs/saved"), "saved"),
+        # Better than what has learned fewer labels.
+        (lambda: write_run("more", folder, 2e9, predictor="instant", num_labels=99), "more"),
+        (lambda: write_run("helped", folder, 3e9, num_labels=66), "helped"),
+    ):
+        act()
+        assert page.runs.find_used() == find_newest() == RUNS / used
+    assert [row["name"] for row in page.runs.describe() if row["is_used"]] == ["runs/helped"]
 
 
 class StubNetworks:

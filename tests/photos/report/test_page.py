@@ -33,7 +33,7 @@ from cls_jax.photos.report.page import REPORT, overlay_heat_map, render_page, wr
 from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import SESSIONS, read_sessions
-from tests.conftest import BROWSER, create_tiny_config
+from tests.conftest import create_tiny_config
 from tests.outcomes import read_table
 
 HOSTILE = (
@@ -309,12 +309,9 @@ def test_the_commands_of_a_report_can_be_typed_where_it_says(tmp_path, monkeypat
         assert {tmp_path / "photos"} <= folders <= {tmp_path / "photos", run.workdir}
 
 
-@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
-def test_it_opens_whole_and_without_an_error_in_a_browser(tmp_path):
+def test_it_opens_whole_and_without_an_error_in_a_browser(tmp_path, browser):
     path, problems, odd = tmp_path / "report.html", [], (*HOSTILE[:3], "long " * 40, "w" * 300)
-    with pytest.importorskip("playwright.sync_api").sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
-        page = browser.new_page()
+    with browser.new_page() as page:
         page.on("console", lambda message: problems.append(message.text))
         page.on("pageerror", lambda error: problems.append(str(error)))
         for width, options in (
@@ -332,7 +329,6 @@ def test_it_opens_whole_and_without_an_error_in_a_browser(tmp_path):
             chart.hover(position={"x": chart.bounding_box()["width"] - 1, "y": 5})
             readout = page.locator(".readout").first.inner_text()
             assert readout.startswith("step 9: network 1 (EMA) 50.0%")
-        browser.close()
     assert problems == []
 
 
