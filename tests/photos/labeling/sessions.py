@@ -93,6 +93,12 @@ def list_classes(session: Session) -> list[str]:
     return [row["name"] for row in views.describe(session)["classes"]]
 
 
+def list_check(session: Session) -> dict[str, list[int]]:
+    """Class → the photos that are shown to confirm that they have it."""
+    rows = views.describe_check(session)["rows"]
+    return {row["label"]: [image["image"] for image in row["images"]] for row in rows}
+
+
 def read_states(session):
     """Name → decision and label of everything that has an answer."""
     images = [views.describe_image(session.known, i) for i in range(len(list_paths(session.known)))]

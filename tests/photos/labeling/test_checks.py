@@ -41,6 +41,7 @@ from tests.photos.labeling.sessions import (
     decide,
     describe_some,
     fit,
+    list_check,
     open_ready,
     read_training,
 )
@@ -87,8 +88,7 @@ def test_random_photos_are_asked_first_without_a_guess(session, folder, kinds):
     assert all(item["check"] and not item["proposals"] for item in state["next"])
     assert session.draw_sample() == 20  # The same ones.
     drawn = list_random(session)
-    rows = views.describe_check(session)["rows"]
-    assert not {*drawn} & {item["image"] for row in rows for item in row["images"]}
+    assert not {*drawn} & {image for images in list_check(session).values() for image in images}
     check(session, drawn[:8])
     again = open_ready(folder, kinds)  # The next session asks those that are left.
     fit(again)

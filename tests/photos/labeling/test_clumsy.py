@@ -155,8 +155,7 @@ def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_t
     page.evaluate(ANSWER_SWAP, name)
     decide(begun, begun.known.index[name], "dog", "other")
     hear(page, "look at it, then press again")
-    said = page.evaluate("window.said")
-    assert said == f"{name} was labeled elsewhere. This is another photo."
+    assert page.evaluate("said") == f"{name} was labeled elsewhere. This is another photo."
     assert read_name(page) != name
     assert len(read_decisions(folder)) == 7
     press(page, "1")

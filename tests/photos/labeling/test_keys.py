@@ -59,17 +59,6 @@ def read_keys(session, of_used=False):
     return {row["name"]: row["key"] for row in rows if row["count"] or not of_used}
 
 
-def test_keys_are_given_in_order_and_each_to_one_class():
-    names = [f"class {i}" for i in range(12)]
-    keys = assign_keys(names, {"class 11": "3", "class 4": "3"}, {"class 0": "5", "gone": "1"})
-    assert len(set(keys.values())) == len(keys) == 9
-    assert (keys["class 4"], keys["class 0"], keys["class 1"]) == ("3", "5", "1")
-    assert "class 11" not in keys
-    letters = assign_keys(names, {"class 11": "k", "class 0": "k"}, {})
-    assert (letters["class 0"], letters["class 1"], letters.get("class 11")) == ("k", "1", None)
-    assert len(letters) == 10  # The digits stay for others.
-
-
 def test_a_key_is_no_label_and_only_a_digit_or_a_letter(folder, kinds):
     session = decide_all(open_ready(folder, kinds), CLASSES)
     before = read_training(folder)[0]
@@ -84,13 +73,23 @@ def test_a_key_is_no_label_and_only_a_digit_or_a_letter(folder, kinds):
 @pytest.mark.parametrize(
     ("names", "chosen", "former", "keys"),
     [
+        # In order. Of two classes that claim a key, the first has it.
+        (
+            *("abcdefghijkl", {"l": "3", "e": "3"}, {"a": "5", "gone": "1"}),
+            dict(zip("eabcdfghi", "351246789", strict=True)),
+        ),
+        (
+            *("abcdefghijkl", {"l": "k", "a": "k"}, {}),
+            dict(zip("abcdefghij", "k123456789", strict=True)),  # The digits stay for others.
+        ),
+        # A class with a digit for a name has this key or none.
         ("0123456789", {}, {}, {key: key for key in "123456789"}),
         (["cat", "0", "2", "1"], {}, {"cat": "1"}, {"cat": "1", "2": "2"}),
         (["cat", "3"], {}, {}, {"cat": "1", "3": "3"}),
         (["cat", "3"], {"cat": "3", "3": "1"}, {}, {"cat": "3", "3": "1"}),
     ],
 )
-def test_a_class_with_a_digit_for_a_name_has_this_key_or_none(names, chosen, former, keys):
+def test_each_key_is_given_to_one_class(names, chosen, former, keys):
     assert assign_keys(names, chosen, former) == keys
 
 
@@ -289,8 +288,7 @@ def test_a_key_means_the_same_class_in_every_view(visit, folder):
             # The proposed class stays in sight in a list that is longer than the window.
             assert page.locator(".class.proposed").count() == 1
             assert page.evaluate(IS_IN_SIGHT, ".class.proposed")
-            shown = page.locator(f".class:has(kbd:text-is('{key}')) .name").inner_text()
-            assert shown == label
+            assert page.inner_text(f".class:has(kbd:text-is('{key}')) .name") == label
             expected.append((press(page, key), label))
         assert orders == [orders[0]] * 4
         assert sorted(orders[0]) == sorted(names)

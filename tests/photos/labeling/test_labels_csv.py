@@ -1,19 +1,20 @@
 """A session and other programs write to one table, also to one that another program has made."""
 
+import collections
 import concurrent.futures
 import csv
+import stat
 
 import filelock
 import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.photos.folder import label_table
-from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.images.files import list_images
 from cls_jax.photos.labeling import answers, views
 from cls_jax.photos.labeling.changes import Change
 from cls_jax.photos.labeling.photos import open_session
+from tests.photos.labeling import writers
 from tests.photos.labeling.sessions import (
     create_photos,
     decide,
@@ -183,5 +184,26 @@ def test_a_table_of_another_program_keeps_every_class(folder, name, header):
     marks = open_ready(folder, kinds).known.marks
     assert marks.get("IMG_0003.png").label == name
     assert marks.get("IMG_0004.png").label == ""
-    rows = read_catalog(folder, list_images(folder)).train().train
-    assert {file.name: label for file, label in rows if label}["IMG_0003.png"] == name
+    assert read_training(folder)[0]["IMG_0003.png"] == name
+
+
+def test_no_answer_is_lost_or_on_another_file(start_program, folder, kinds):
+    """Three programs answer at a time and are killed at random, into a table of two columns."""
+    table = folder / LABELS_CSV
+    table.write_text("file,label\nIMG_0000.png,cat by me\nIMG_0001.png,dog by me\n")
+    table.chmod(0o640)
+    reported = writers.run_and_kill(start_program, folder, num_answers=25, num_kills=9)
+    _, *rows = csv.reader(table.read_text().splitlines())
+    assert {len(row) for row in rows} <= {2, 4}
+    saved = collections.Counter((row[0], row[1]) for row in rows)
+    assert len(reported) > 50
+    assert not collections.Counter(map(tuple, reported)) - saved
+    kind_of = dict(zip(sorted(writers.NAMES), kinds, strict=True))
+    assert all(label.split(" ")[0] in ("", writers.CLASSES[kind_of[name]]) for name, label in saved)
+    last = {name: label for name, label, *_ in rows}  # The last row of each file counts.
+    states = read_states(open_ready(folder, kinds))
+    assert {name: states[name][1] for name in last} == last
+    labels, _ = read_training(folder)
+    labeled = {name: label for name, label in labels.items() if label}
+    assert labeled == {name: label for name, label in last.items() if label}
+    assert stat.S_IMODE(table.stat().st_mode) == 0o640

@@ -394,11 +394,6 @@ def test_a_photo_to_try_is_shown_and_labeled_when_it_is_added(visit, folder, mon
     ]
 
 
-def offer_training(training, offer):
-    training._state |= {"phase": "planned", "kind": FINE_TUNE, "message": "", "curve": []}
-    training._state |= {"minutes": 10, "step": 0, "steps": 0, "offer": offer}
-
-
 def wait_for_phase(page, text):
     page.wait_for_selector(f".training p:has-text('{text}')")
 
@@ -432,8 +427,10 @@ def test_from_a_few_labels_to_a_report(visit, tmp_path, monkeypatch):
     session.load(lambda report: photos.load_all(list_paths(session.known), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
     # Nothing is planned where the number of steps is given.
-    offer = {"sentence": "9999 steps", "minutes": 10, "is_possible": True}
-    monkeypatch.setattr(training, "plan", lambda *_: offer_training(training, offer))
+    state = {"phase": "planned", "kind": FINE_TUNE, "message": "", "curve": [], "minutes": 10}
+    state |= {"offer": {"sentence": "9999 steps", "minutes": 10, "is_possible": True}}
+    state |= {"step": 0, "steps": 0}
+    monkeypatch.setattr(training, "plan", lambda *_: training._state.update(state))
     with visit(decide_all(session, (names * 6)[:-1]), training=training) as page:
         press(page, str(1 + find_kind(read_name(page))))
         page.locator("nav button[data-view=result]").press("Enter")

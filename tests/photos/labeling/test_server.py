@@ -409,16 +409,17 @@ def test_the_browser_gets_no_secret_as_argument(folder, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize(
-    ("name", "reason"),
-    [("w3m", "w3m cannot show the page, which needs JavaScript"), ("", "This machine has no")],
+    ("found", "reason"),
+    [
+        (
+            webbrowser.GenericBrowser("/usr/bin/w3m"),
+            "w3m cannot show the page, which needs JavaScript",
+        ),
+        (webbrowser.Error("could not locate runnable browser"), "This machine has no"),
+    ],
 )
-def test_without_a_browser_for_the_page_one_sentence_says_so(monkeypatch, capsys, name, reason):
-    def get():
-        if not name:
-            raise webbrowser.Error("could not locate runnable browser")
-        return webbrowser.GenericBrowser(f"/usr/bin/{name}")
-
-    monkeypatch.setattr(webbrowser, "get", get)
+def test_without_a_browser_for_the_page_one_sentence_says_so(monkeypatch, capsys, found, reason):
+    monkeypatch.setattr(webbrowser, "get", unittest.mock.Mock(side_effect=[found]))
     assert start._find_browser(8000) is None
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith(reason)

@@ -1,10 +1,7 @@
 """Decisions reach the disk before anything else, and come back as they were, also in training."""
 
-import collections
-import csv
 import os
 import pathlib
-import stat
 import tempfile
 
 import pytest
@@ -22,7 +19,7 @@ from cls_jax.photos.labeling.changes import (
     set_example,
 )
 from cls_jax.photos.labeling.photos import open_session
-from tests.photos.labeling import sessions, writers
+from tests.photos.labeling import sessions
 from tests.photos.labeling.sessions import (
     change,
     create_photos,
@@ -249,25 +246,3 @@ def test_changes_that_make_no_sense_write_nothing(session, folder, act):
     with pytest.raises(RefusedError):
         act(session)
     assert ((folder / LABELS_CSV).read_bytes(), views.describe(session)["classes"]) == before
-
-
-def test_no_answer_is_lost_or_on_another_file(start_program, folder, kinds):
-    """Three programs answer at a time and are killed at random, into a table of two columns."""
-    table = folder / LABELS_CSV
-    table.write_text("file,label\nIMG_0000.png,cat by me\nIMG_0001.png,dog by me\n")
-    table.chmod(0o640)
-    reported = writers.run_and_kill(start_program, folder, num_answers=25, num_kills=9)
-    _, *rows = csv.reader(table.read_text().splitlines())
-    assert {len(row) for row in rows} <= {2, 4}
-    saved = collections.Counter((row[0], row[1]) for row in rows)
-    assert len(reported) > 50
-    assert not collections.Counter(map(tuple, reported)) - saved
-    kind_of = dict(zip(sorted(writers.NAMES), kinds, strict=True))
-    assert all(label.split(" ")[0] in ("", writers.CLASSES[kind_of[name]]) for name, label in saved)
-    last = {name: label for name, label, *_ in rows}  # The last row of each file counts.
-    states = read_states(open_ready(folder, kinds))
-    assert {name: states[name][1] for name in last} == last
-    labels, _ = read_training(folder)
-    labeled = {name: label for name, label in labels.items() if label}
-    assert labeled == {name: label for name, label in last.items() if label}
-    assert stat.S_IMODE(table.stat().st_mode) == 0o640

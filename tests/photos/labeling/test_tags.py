@@ -97,8 +97,7 @@ def test_a_label_is_the_tags_of_a_photo_or_none_of_them(folder, session):
     assert again.known.find_keys() == session.known.find_keys()
     with pytest.raises(RefusedError, match="no such class"):
         answer(session, 4, "boots;scarf")
-    undone = session.undo("w")
-    assert [*undone] == [3]
+    assert [*session.undo("w")] == [3]
     session.undo("w")
     assert session.known.get_state(2).decision == ""
 
@@ -189,8 +188,7 @@ def test_tables_and_labels_have_the_tags_and_folders_are_refused(folder, session
         known = session.known.relations.features.convert(lambda rows: rows[[1]])
         patch.setattr("cls_jax.photos.labeling.classifier.read_photo", lambda *_: known)
         assert set(classifier.classify(file)["label"].split(";")) <= {*TAGS, ""}
-    command = views.describe(session)["command"]
-    assert command.endswith("--tags --instant")
+    assert views.describe(session)["command"].endswith("--tags --instant")
 
 
 def test_a_label_is_written_split_and_changed_as_a_text(call_module):
@@ -302,8 +300,7 @@ def test_a_tag_that_is_deleted_says_how_many_photos_had_it_and_comes_back(visit,
 
 def test_a_tag_far_down_the_list_is_in_sight_once_it_is_set_and_no_row_moves(visit, folder):
     names = [f"a rather long name of a tag, number {i}, of many words" for i in range(30)]
-    session = open_tagged(folder, 6, names)
-    with visit(session, PHONE) as page:
+    with visit(open_tagged(folder, 6, names), PHONE) as page:
         page.wait_for_selector(".photo[aria-busy=false]")
         before = read_all(page, ".class", "offsetTop")
         page.keyboard.type("/number 29")

@@ -339,14 +339,16 @@ def test_the_runs_of_a_folder_are_listed_used_and_deleted(folder, kinds, tmp_pat
     other = write_run("other", tmp_path / "elsewhere", 1500)
     (RUNS / "notes").mkdir()
     page = Training(folder)
-    assert [row["name"] for row in page.runs.describe()] == ["runs/b", "runs/a"]
-    assert [row["is_used"] for row in page.runs.describe()] == [True, False]
-    assert page.find_used_run() == newer == find_newest()
-    page.use("runs/a")  # In a terminal, too.
-    assert page.find_used_run() == older == find_newest()
-    page.delete("runs/a")
+    for act, names, used in (
+        (lambda: None, ["runs/b", "runs/a"], newer),
+        (lambda: page.use("runs/a"), ["runs/a", "runs/b"], older),  # In a terminal, too.
+        (lambda: page.delete("runs/a"), ["runs/b"], newer),
+    ):
+        act()
+        expected = [(name, name == str(used)) for name in names]
+        assert [(row["name"], row["is_used"]) for row in page.runs.describe()] == expected
+        assert page.find_used_run() == find_newest() == used
     assert not older.exists()
-    assert page.find_used_run() == newer
     for name in ("runs/a", "runs/other", "runs/notes", str(other), "runs/../runs/b", "", "runs"):
         for act in (page.use, page.delete):
             with pytest.raises(RefusedError, match="no such run"):

@@ -35,6 +35,7 @@ from tests.photos.labeling.sessions import (
     decide_all,
     describe_some,
     fit,
+    list_check,
     open_ready,
 )
 
@@ -70,10 +71,8 @@ def test_accuracies_count_copies_once(folder, kinds):
 
 
 def test_views_follow_the_labels(answered, kinds):
-    rows = views.describe_check(answered)["rows"]
-    assert [row["label"] for row in rows] == ["a", "b", "c"]
-    for k, row in enumerate(rows):
-        assert {kinds[image["image"]] for image in row["images"]} == {k}
+    rows = {label: {kinds[i] for i in images} for label, images in list_check(answered).items()}
+    assert rows == {"a": {0}, "b": {1}, "c": {2}}
     assert views.describe_suspects(answered.known)["images"] == []
     result = views.describe_result(answered)
     assert result["proposed"] == [7, 7, 7]
@@ -107,7 +106,7 @@ def test_proposals_follow_the_classifier_with_the_next_answer(folder, kinds):
         expected = [{"label": "abc"[k], "probability": round(float(p_K[k]), 4)} for k in order]
         assert proposals == expected != of_graph[:3]
     session.change("w", rename_class, "a", "e")  # The classifier does not know this class.
-    assert "a" not in {row["label"] for row in views.describe_check(session)["rows"]}
+    assert "a" not in list_check(session)
     assert views.describe_image(session.known, 20)["proposals"][0]["label"] in "bcde"
 
 
@@ -128,14 +127,9 @@ def test_uncertain_photos_are_asked_first_once_few_classes_have_one_answer(answe
 
 def test_a_class_that_a_photo_was_marked_not_to_be_is_proposed_in_no_view(session):
     decide_all(session, CLASSES * 2)
-
-    def read_row(label):
-        rows = {row["label"]: row["images"] for row in views.describe_check(session)["rows"]}
-        return [image["image"] for image in rows[label]]
-
-    marked, *others = read_row("cat")
+    marked, *others = list_check(session)["cat"]
     session.mark([marked], "cat")
-    assert read_row("cat")[: len(others)] == others
+    assert list_check(session)["cat"][: len(others)] == others
     first = views.describe(session)["next"][0]
     assert (first["image"], first["proposals"][0]["label"] != "cat") == (marked, True)
     columns = views.describe_photos(session)

@@ -549,16 +549,13 @@ def test_a_report_that_fails_never_fails_the_training(copy, run, capsys, monkeyp
     (copy / REPORT).unlink()
     page = "cls_jax.photos.report.page"
     without_template = unittest.mock.Mock(side_effect=jinja2.TemplateNotFound("page.html.j2"))
-    for broken, how, reason in (
-        ("collect_run", lambda *_: 1 / 0, "division by zero"),
-        ("render_page", without_template, "page.html.j2"),
-        ("", None, f"import of {page}"),  # Cannot be imported.
+    for damage, reason in (
+        (lambda to: to.setattr(f"{page}.collect_run", lambda *_: 1 / 0), "division by zero"),
+        (lambda to: to.setattr(f"{page}.render_page", without_template), "page.html.j2"),
+        (lambda to: to.setitem(sys.modules, page, None), f"import of {page}"),  # Not possible.
     ):
         with monkeypatch.context() as patch:
-            if broken:
-                patch.setattr(f"{page}.{broken}", how)
-            else:
-                patch.setitem(sys.modules, page, None)
+            damage(patch)
             commands.train_config(run[1], str(copy))
         output = capsys.readouterr().out
         assert f"The report could not be drawn ({reason}" in output
