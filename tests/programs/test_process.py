@@ -261,9 +261,9 @@ run_to_end(lambda: [print("猫.jpg", i, flush={flush}) for i in range(50_000)])
     assert running.returncode == 141
 
 
-# Notes which devices are hidden when TensorFlow first starts them up, in a fork for each way.
+# Notes which devices are hidden when TensorFlow first starts them up.
 NOTE = """
-import os, sys, tensorflow as tf
+import sys, tensorflow as tf
 from tensorflow.python.eager import context
 hidden, start = [], context.Context.ensure_initialized
 tf.config.set_visible_devices = lambda devices, kind: hidden.append((devices, kind))
@@ -271,11 +271,6 @@ def check_and_start(self):
     assert ([], "GPU") in hidden, hidden
     start(self)
 context.Context.ensure_initialized = check_and_start
-for way in sys.argv[1:]:
-    if not os.fork():
-        exec(way)
-        sys.exit()
-    assert os.wait()[1] == 0, way
 """
 AUGMENTATION = """
 from cls_jax.data.augment import tf_augment
@@ -297,12 +292,13 @@ sys.exit("not asked")
 
 
 @pytest.mark.slow
-def test_accelerators_are_hidden_before_the_first_operation():
+@pytest.mark.parametrize("way", [AUGMENTATION, TFDS], ids=["augmentation", "TFDS"])
+def test_accelerators_are_hidden_before_the_first_operation(start_program, tmp_path, way):
     if not all(map(importlib.util.find_spec, ("tensorflow", "tensorflow_datasets"))):
         pytest.skip("without TensorFlow")
-    command = [sys.executable, "-c", NOTE, AUGMENTATION, TFDS]
-    outcome = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert outcome.returncode == 0, outcome.stderr
+    (program := tmp_path / "program.py").write_text(NOTE + way)
+    code, _, error = start_program(program=program).finish()
+    assert code == 0, error
 
 
 def test_package_needs_nothing_that_only_unix_has():

@@ -88,6 +88,8 @@ def tiny_network(monkeypatch):
 
 
 def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
+    # Only the command for it draws a report, which takes seconds.
+    monkeypatch.setattr("cls_jax.photos.report.after_training.draw_report", lambda run: None)
     opened, list_images = [], folder_source.list_images
     monkeypatch.setattr(
         folder_source, "list_images", lambda *a: opened.append(a) or list_images(*a)
@@ -117,12 +119,12 @@ def test_from_a_folder_to_predictions(images, tmp_path, capsys, monkeypatch):
 
     assert "Calibrated on 100 validation images" in get_output(capsys, "evaluate", workdir)
     assert run_console("report", workdir) == 0
+    assert (workdir / "report.html").exists()
     suggested = get_output(capsys, "suggest", workdir, "--count", 3).splitlines()[-3:]
     assert len({*suggested}) == 3
     assert all(name.startswith(str(images / "unlabeled")) for name in suggested)
 
-    # Another run begins with the weights of this one. Its report would take seconds.
-    monkeypatch.setattr("cls_jax.photos.report.after_training.draw_report", lambda run: None)
+    # Another run begins with the weights of this one.
     still = ["--config.optimizer.learning_rate=1e-12", "--config.optimizer.weight_decay=0"]
     begin = ["--workdir", "second", "--from", workdir, "--config.optimizer.frozen_stages=0"]
     assert run_console("train", images, *TINY, *still, *begin) == 0
