@@ -28,14 +28,8 @@ from tests.core.methods.tiny_model import use_tiny_model
 from tests.outcomes import describe_difference, read_end
 
 
-@pytest.fixture
-def finished(trained_run):
-    """An uninterrupted run and its result."""
-    return trained_run, read_result(trained_run)
-
-
-def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finished):
-    workdir, result = finished
+def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(trained_run):
+    workdir, result = trained_run, read_result(trained_run)
     assert (result["dataset"], result["num_labels"], result["method"]) == ("digits", 20, "cls")
     labeled = json.loads((workdir / "labeled_indices.json").read_text())
     assert [(name, len(rows)) for name, rows in labeled.items()] == [(str(i), 2) for i in range(10)]
@@ -53,7 +47,7 @@ def test_folder_holds_what_is_promised_and_evaluation_repeats_its_figures(finish
     assert {"step": step, **accuracies} == evaluations[-1]
 
 
-def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
+def test_resumed_run_equals_uninterrupted_run(trained_run, tmp_path, monkeypatch):
     """It dies after the checkpoints of steps 2 and 4.
 
     Each session compiles the step once, and makes an initial state only without a checkpoint. A run
@@ -69,11 +63,11 @@ def test_resumed_run_equals_uninterrupted_run(finished, tmp_path, monkeypatch):
 
     assert result["train_seconds"] > 0
     assert [row["first_step"] for row in read_sessions(tmp_path / "run")] == [0, 2, 4]
-    assert describe_difference(read_end(tmp_path / "run"), read_end(finished[0])) is None
+    assert describe_difference(read_end(tmp_path / "run"), read_end(trained_run)) is None
 
 
-def test_finished_run_is_left_alone_and_another_configuration_refused(finished, capsys):
-    workdir, expected = finished
+def test_finished_run_is_left_alone_and_another_configuration_refused(trained_run, capsys):
+    workdir, expected = trained_run, read_result(trained_run)
     before = {path: path.stat().st_mtime_ns for path in workdir.rglob("*")}
     assert run_training(create_tiny_config(), workdir)[0] == expected
     assert "is finished" in capsys.readouterr().out
@@ -212,7 +206,7 @@ def test_the_state_that_was_best_on_validation_images_is_kept(set_accuracies, tm
             restore_run(workdir, step=wrong)
 
 
-def test_a_run_without_validation_images_says_why_it_has_no_best_step(finished):
+def test_a_run_without_validation_images_says_why_it_has_no_best_step(trained_run):
     with pytest.raises(UserError, match=r"where a run has validation images.*: choose 2, 4, 6"):
-        restore_run(finished[0], step="best")
-    assert restore_run(finished[0], step=4)[2] == 4
+        restore_run(trained_run, step="best")
+    assert restore_run(trained_run, step=4)[2] == 4

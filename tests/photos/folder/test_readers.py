@@ -1,4 +1,7 @@
-"""The contract of all readers: one set of labels, from any file, for each command."""
+"""One set of labels for each command, from any file that has them, wherever it lies.
+
+`test_readings.py` has what tables say.
+"""
 
 import itertools
 import json
@@ -8,15 +11,19 @@ import pytest
 
 from cls_jax.errors import UserError
 from cls_jax.io import PARSE_ERRORS
+from cls_jax.photos.folder import index
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
+from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
 from cls_jax.photos.folder.options import FolderOptions
+from cls_jax.photos.folder.remedies import describe_left_out
 from cls_jax.photos.labeling.photos import open_session
 from tests.photos.folder.public_layouts import write_lines
-from tests.photos.helpers import make_folder, open_catalog, read_layout
+from tests.photos.helpers import get_labels, make_folder, open_catalog, read_layout
 
 LABELS = {"a.png": "cat", "b.png": "dog", "c.png": "cat"}  # And d.png has none.
 UNLABELED = "d.png"
+IN_TRAIN = {f"train/{name}": label for name, label in LABELS.items()}
 ROWS = [*LABELS.items(), (UNLABELED, "")]
 
 
@@ -177,10 +184,6 @@ def root(tmp_path):
     return make_folder(tmp_path / "album", [f"train/{name}" for name in (*LABELS, UNLABELED)])
 
 
-def get_labels(part):
-    return {file.name.rpartition("/")[2]: label for file, label in part if label}
-
-
 def test_each_reader_has_a_sample():
     assert SAMPLES.keys() == {name for name, one in FORMATS.items() if one.read}
     assert SIDECAR_SAMPLES.keys() == {name for name, one in FORMATS.items() if one.read_one}
@@ -211,7 +214,7 @@ def test_a_reader_of_files_about_an_image_claims_its_sample_and_no_other(tmp_pat
     ending, write_label = SIDECAR_SAMPLES[kind]
     files = {f"photos/{file[0]}{ending}": write_label(label) for file, label in LABELS.items()}
     make_folder(tmp_path, [f"photos/{file}" for file in LABELS], files)
-    labels = {k: str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
+    labels = {f"photos/{k}": str(NUMBERS[v]) if kind == "yolo" else v for k, v in LABELS.items()}
     layout = read_layout(tmp_path)
     assert get_labels(layout.train) == labels
     assert layout.table == f"photos/*{ending}: files in file, classes in label; 3 of 3 rows found."
@@ -227,18 +230,18 @@ def test_a_reader_gives_the_labels_to_each_command(root, tmp_path, kind):
     path = tmp_path / name
     path.write_bytes(content)
     import_labels(root, path)  # cls-jax labels --from
-    assert get_labels(read_layout(root).train) == LABELS
+    assert get_labels(read_layout(root).train) == IN_TRAIN
     (root / "labels.csv").unlink()
     options = FolderOptions(labels=str(path))  # --labels
     layout = read_layout(root, options)
-    assert get_labels(layout.train) == LABELS
+    assert get_labels(layout.train) == IN_TRAIN
     assert layout.table.startswith(f"{path}: files in ")
 
     for folder in ("", "train"):
         inside = root / folder / name
         shutil.copy(path, inside)
         layout = read_layout(root)  # cls-jax train
-        assert get_labels(layout.train) == LABELS
+        assert get_labels(layout.train) == IN_TRAIN
         assert len(layout.train) == len(ROWS)
         assert layout.table.startswith(f"{inside.relative_to(root)}: files in ")
         num_rows = len(LABELS) + (kind != WORDS)
@@ -257,7 +260,7 @@ def test_rows_in_any_order_give_the_same_labels_and_unknown_files_are_named(root
         name, content = write(kind, rows)
         (root / name).write_bytes(content)
         layout = read_layout(root)
-        assert get_labels(layout.train) == LABELS
+        assert get_labels(layout.train) == IN_TRAIN
         assert layout.table.endswith("; 3 of 4 rows found.")
         (warning,) = layout.warnings
         assert warning.startswith(f"1 row of {name} is left out, such as ")
@@ -277,3 +280,87 @@ def test_a_damaged_file_or_one_about_others_is_left_out(root, kind):
     (root / name).write_bytes(half + b"\xff")
     with pytest.raises(UserError, match=rf"{name} cannot be read as"):
         read_layout(root, labels=name)
+
+
+PHOTOS = [f"photos/{i}.png" for i in range(1, 5)]
+
+
+def test_a_table_without_a_place_for_labels_stays_as_it_is(tmp_path):
+    one_hot = "filename, red, blue\n1.png,1,0\n2.png,0,1\n3.png,0,0\n"
+    root = make_folder(tmp_path, PHOTOS, {"labels.csv": one_hot})
+    with pytest.raises(UserError, match=r"labels.csv has a column for each class, .*: rename it"):
+        open_session(root)
+    catalog = open_catalog(root)
+    row = LabelRow("photos/3.png", "red", LABEL, "2026-01-01T00:00:00.000000Z")
+    with pytest.raises(UserError, match="has a column for each class"):
+        append_rows(root / "labels.csv", [row], catalog.table, catalog.folder.files)
+    assert (root / "labels.csv").read_text() == one_hot
+    (root / "labels.csv").rename(root / "given.csv")
+    assert sorted(open_session(root).known.class_names) == ["blue", "red"]
+
+
+@pytest.mark.parametrize(
+    ("table", "content"),
+    {
+        "Site1/TimelapseData.csv": "File,RelativePath,Species\n1.jpg,CAM,elk\n2.jpg,CAM,fox\n",
+        "table.csv": "PK,image,label\n1,Site1/CAM/1.jpg,elk\n2,Site1/CAM/2.jpg,fox\n",
+    }.items(),
+)
+def test_a_table_is_imported_as_training_reads_it(tmp_path, table, content):
+    names = [f"Site{k}/{cam}/{i}.jpg" for k in (1, 2) for cam in ("CAM", "CAM2") for i in (1, 2)]
+    root = make_folder(tmp_path, names, {table: content})
+    labels = {"Site1/CAM/1.jpg": "elk", "Site1/CAM/2.jpg": "fox"}
+    assert get_labels(read_layout(root, labels=table).train) == labels
+    assert get_labels(read_layout(root).train) == labels
+    assert import_labels(root, root / table).num_added == 2
+    (root / table).unlink()
+    assert get_labels(read_layout(root).train) == labels
+
+
+def test_names_are_indexed_once(tmp_path, monkeypatch):
+    folded = []
+    cut = index._cut_stem
+    monkeypatch.setattr(index, "_cut_stem", lambda name: folded.append(name) or cut(name))
+    names = [f"site{k}/{i}.png" for k in (1, 2) for i in range(6)]
+    rows = "".join(f"{name},{i},{i % 2},x\n" for i, name in enumerate(names))
+    tables = dict.fromkeys(("train.csv", "labels.csv"), f"file,number,label,site\n{rows}")
+    open_catalog(make_folder(tmp_path, names, tables)).train()
+    assert sorted(folded) == names
+
+
+def test_absolute_paths_are_those_of_these_files(tmp_path):
+    root, other = (make_folder(tmp_path / name, PHOTOS) for name in ("album", "other"))
+    table = "file,label\n{0}/photos/1.png,cat\n{0}/photos/2.png,dog\n"
+    (root / "labels.csv").write_text(table.format(root))
+    assert get_labels(read_layout(root).train) == {"photos/1.png": "cat", "photos/2.png": "dog"}
+    (root / "labels.csv").write_text(table.format(other))
+    with pytest.raises(UserError, match=r"No row of labels\.csv names an image of"):
+        read_layout(root)
+
+
+@pytest.mark.parametrize("kind", range(4))
+def test_corrected_predictions_are_labels(tmp_path, monkeypatch, kind):
+    from cls_jax.photos.inference.tables import PREDICTION_TABLES, write_table
+
+    columns = PREDICTION_TABLES[kind]
+    root = make_folder(tmp_path / "album", PHOTOS)
+    monkeypatch.chdir(tmp_path)
+    rows = [
+        {"file": f"album/photos/{i}.png", "label": label, "confidence": 0.5, "top5": "cat:1;dog:0"}
+        | {"second_label": "dog", "second_confidence": 0.25, "unknown": 0.5, "foreign": False}
+        for i, label in ((1, "cat"), (2, "dog"), (3, "cat"))
+    ]
+    rows.append({"file": "album/photos/4.png", "error": "damaged"})
+    write_table(root / "labels.csv", columns, rows)
+    assert [label for _, label in read_layout(root).train] == ["cat", "dog", "cat", ""]
+
+
+def test_a_plan_says_how_many_files_are_left_out_and_why(tmp_path):
+    root = make_folder(tmp_path, [f"labeled/{name}/1.png" for name in ("cat", "dog")])
+    assert describe_left_out(read_layout(root).skipped) is None
+    make_folder(root, [*(f"{i}.png" for i in range(5)), "notes.txt"])
+    (root / "labeled/cat/2.png").symlink_to("/nowhere")
+    assert describe_left_out(read_layout(root).skipped) == (
+        "7 files are left out: outside of a class folder ('0.png', '1.png', '2.png' and 2 more); "
+        "a broken link ('labeled/cat/2.png'); no image extension ('notes.txt')."
+    )

@@ -24,6 +24,16 @@ from tests.photos.helpers import write_images
 from tests.photos.plan.test_rules import CPU, PRETRAINED, create_plan, create_summary
 
 
+def make_up_times(patch, compile_seconds, step_seconds, *of_an_image):
+    """Lets every run be measured with these times: compiling networks would take seconds."""
+
+    def measure_run(config, summary):
+        sizes = config.data.image_size, config.batch_size
+        return Measurement(compile_seconds, step_seconds, "little", *sizes, *of_an_image)
+
+    patch.setattr(measure, "measure_run", measure_run)
+
+
 def choose(
     patch,
     seconds,
@@ -353,12 +363,7 @@ def test_too_short_a_time_is_refused_with_the_minutes_that_are_needed(
     monkeypatch.chdir(tmp_path)
     counts = {"labeled/a": 2, "labeled/b": 2, "unlabeled": 4}
     write_images(tmp_path / "photos", counts, (100, 100, 3))
-
-    def measure_run(config, summary):
-        size, batch_size = config.data.image_size, config.batch_size
-        return Measurement(5.0, 60.0, "", image_size=size, batch_size=batch_size)
-
-    monkeypatch.setattr(measure, "measure_run", measure_run)
+    make_up_times(monkeypatch, 5.0, 60.0)
     monkeypatch.setattr(measure, "time", types.SimpleNamespace(monotonic=lambda: 0.0))
     monkeypatch.setattr(measure, "time_prediction", lambda config: 1.0)
     monkeypatch.setattr(plan, "find_resources", lambda: PRETRAINED)
