@@ -140,13 +140,15 @@ class Scoring(NamedTuple):
         """What is known of B images, by the numbers of their labels, int [B], none foreign.
 
         Nothing is known of an image without a label, -1. As in training, a labeled image has none
-        of the tags that its label does not name.
+        of the tags that its label does not name. A name stands for the class or tag that is spelled
+        so or, without one, otherwise: an array may have the letters "a" and "A".
         """
         theirs, values_SN = self.target.read(labels)
-        folded = np.array([fold_class(name) for name in theirs])
+        usual = {fold_class(name): name for name in self.names}
+        meant = [name if name in self.names else usual.get(fold_class(name)) for name in theirs]
         known_SK = np.zeros((len(labels), len(self.names)), np.int8)
         for k, name in enumerate(self.names):
-            if (is_named := folded == fold_class(name)).any():
+            if any(is_named := [one == name for one in meant]):
                 known_SK[:, k] = values_SN[:, is_named].max(axis=1)
         if self.thresholds is None:
             return np.where(labels_B >= 0, decide(known_SK).best[labels_B], -1)

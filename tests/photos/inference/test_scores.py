@@ -148,3 +148,8 @@ def test_labels_of_another_folder_are_classes_or_tags_of_the_run():
     assert known.tolist() == [[0, 1, -1], [1, 0, 1], [0, 0, 0]]
     labels_B = np.array([2, -1, 0])
     assert Scoring(NAMES).number(labels_B, ("Gloves", "x", "boots")).tolist() == [0, -1, 1]
+
+
+def test_classes_of_an_array_may_differ_in_case_alone():
+    for labels, expected in (("AaB", [0, 1, 2]), ("bAa", [2, 0, 1])):
+        assert Scoring(("A", "a", "B")).number(np.arange(3), labels).tolist() == expected
