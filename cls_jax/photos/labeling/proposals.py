@@ -140,29 +140,6 @@ def weigh_images(
     return shares
 
 
-def find_mixed(probabilities_BK: np.ndarray, is_sure_B: np.ndarray) -> list[tuple[int, np.ndarray]]:
-    """For each class, the one it is mixed up with most, and the photos that may be either, int.
-
-    These are not sure and have the two as their most probable classes. The least certain come
-    first. Without any, the other class is an arbitrary one.
-
-    Args:
-        probabilities_BK: Of photos without an answer, floating. K is over 1.
-        is_sure_B: Whether each is sure, bool, see `find_sure`.
-    """
-    num_classes = probabilities_BK.shape[1]
-    unsure = np.flatnonzero(~is_sure_B)
-    pairs = np.sort(rank_classes(probabilities_BK[unsure], 2), axis=1)
-    counts = np.zeros((num_classes, num_classes), int)
-    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
-    mixed = []
-    for k, partner in enumerate(find_partners(counts + counts.T).tolist()):
-        rows = unsure[(pairs == sorted((k, partner))).all(axis=1)]
-        order = np.argsort(decide(probabilities_BK[rows]).confidence, kind="stable")
-        mixed.append((partner, rows[order]))
-    return mixed
-
-
 def say(p_BK: np.ndarray, names: Sequence[str]) -> Said:
     """The most probable class of each photo."""
     decision = decide(p_BK)
@@ -171,13 +148,22 @@ def say(p_BK: np.ndarray, names: Sequence[str]) -> Said:
 
 
 def doubt(p_BK: np.ndarray, names: Sequence[str], estimate: Estimate | None) -> list[Doubt]:
-    """For each class, the photos named so that are not sure, and what it is mixed up with."""
-    named, confidences, _ = decide(p_BK)
-    is_sure = find_sure(confidences, estimate)
-    return [
-        Doubt(int((~is_sure[named == k]).sum()), names[partner] if len(rows) else "", rows)
-        for k, (partner, rows) in enumerate(find_mixed(p_BK, is_sure))
-    ]
+    """For each class, the photos named so that are not sure, and what it is mixed up with most.
+
+    The photos that may be either class have the two as their most probable ones. K is over 1.
+    """
+    named, confidences, num_classes = decide(p_BK)
+    unsure = np.flatnonzero(~find_sure(confidences, estimate))
+    pairs = np.sort(rank_classes(p_BK[unsure], 2), axis=1)
+    counts = np.zeros((num_classes, num_classes), int)
+    np.add.at(counts, (pairs[:, 0], pairs[:, 1]), 1)
+    doubts = []
+    for k, partner in enumerate(find_partners(counts + counts.T).tolist()):
+        rows = unsure[(pairs == sorted((k, partner))).all(axis=1)]
+        rows = rows[np.argsort(confidences[rows], kind="stable")]
+        num_unsure = int((named[unsure] == k).sum())
+        doubts.append(Doubt(num_unsure, names[partner] if len(rows) else "", rows))
+    return doubts
 
 
 class ClassSpread:

@@ -189,11 +189,11 @@ def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
     p_BK = np.array(
         [[0.6, 0.4, 0], [0.45, 0.55, 0], [0.1, 0.5, 0.4], [1, 0, 0], [0, 0.35, 0.65], [0.3, 0.7, 0]]
     )
-    mixed = proposals.find_mixed(p_BK, np.array([False] * 3 + [True] + [False] * 2))
-    assert [partner for partner, _ in mixed] == [1, 0, 1]
-    assert [rows.tolist() for _, rows in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
-    sure = proposals.find_mixed(p_BK, np.ones(6, bool))
-    assert not any(len(rows) for _, rows in sure)
+    mixed = proposals.doubt(p_BK, "abc", None)
+    assert [(one.unsure, one.partner) for one in mixed] == [(1, "b"), (3, "a"), (1, "b")]
+    assert [one.images.tolist() for one in mixed] == [[1, 0, 5], [1, 0, 5], [2, 4]]
+    sure = proposals.doubt(np.eye(3), "abc", None)
+    assert all((one.unsure, one.partner, len(one.images)) == (0, "", 0) for one in sure)
 
 
 def test_the_result_has_a_line_for_each_class(answered):
