@@ -17,6 +17,7 @@ from cls_jax.photos.labeling.classifier import SessionClassifier
 from cls_jax.photos.labeling.known import Features, list_paths
 from cls_jax.photos.labeling.photos import open_session
 from cls_jax.photos.labeling.session import Session
+from cls_jax.photos.labeling.trained import TrainedNetworks
 from tests.processes import PATIENCE_S
 
 CLASSES = ("cat", "dog", "owl")
@@ -82,9 +83,9 @@ def change(plan, *given, window: str = "w"):
     return lambda session: session.change(window, plan, *given)
 
 
-def fit(session: Session) -> SessionClassifier:
+def fit(session: Session, trained: TrainedNetworks | None = None) -> SessionClassifier:
     """The classifier of a session, which has learned all answers."""
-    classifier = SessionClassifier(session)
+    classifier = SessionClassifier(session, trained)
     classifier._wait()
     return classifier
 

@@ -53,8 +53,7 @@ def test_a_file_that_is_gone_takes_no_answer_and_gives_none_away(session, folder
     with pytest.raises(RefusedError, match=r"IMG_0004\.png is no longer in the folder"):
         decide(session, 4, "dog")
     decide(session, 5, "dog")
-    again = open_ready(folder, sorted(kinds))
-    assert read_states(again) == {"IMG_0005.png": ("label", "dog")}
+    assert read_states(open_ready(folder, kinds)) == {"IMG_0005.png": ("label", "dog")}
     with pytest.raises(UserError, match="only the class 'dog'"):
         read_training(folder)
 
@@ -197,8 +196,8 @@ def test_random_photos_are_labeled_while_the_others_are_read_and_keep_their_plac
             asked[item["image"]] = item["name"]
             decide(session, item["image"], "abc"[kind_of[item["name"]]])
         assert state["counts"]["images"] == 30
-        labels = views.describe_photos(session)["label"]
-        assert sum(label >= 0 for label in labels) == 8  # Nothing is suggested.
+        # Nothing is suggested.
+        assert sum(label >= 0 for label in views.describe_photos(session)["label"]) == 8
         with pytest.raises(RefusedError, match="not been read yet"):
             views.find_similar(session.known, item["image"])
         gone = views.describe(session, "w")["next"][0]  # Deleted before it is answered.

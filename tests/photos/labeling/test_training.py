@@ -32,7 +32,7 @@ from cls_jax.runs.sessions import lock_run_folder
 from tests.conftest import load_config, one_of
 from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, SETTLE_MS, find_violations, hear, show
-from tests.photos.labeling.sessions import create_photos, decide, decide_all, open_ready
+from tests.photos.labeling.sessions import create_photos, decide, decide_all, fit, open_ready
 
 SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
 SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
@@ -413,7 +413,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
 ):
     runs = []
     networks = trained.TrainedNetworks(answered, lambda: runs[-1] if runs else None)
-    classifier = SessionClassifier(answered, networks)
+    classifier = fit(answered, networks)
 
     def follow(**chosen):
         runs.append(write_run(f"run-{len(runs)}", folder, 2000, num_labels=None, **chosen))
@@ -422,7 +422,6 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         proposed = [image["proposals"][0]["label"] for image in images]
         return proposed, set(labels[9:28]), labels[28]
 
-    classifier._wait()
     by_instant = ["a", "b"], {"a", "b", "c"}, "b"
     assert follow(predictor="instant") == by_instant
     assert follow(predictor_gain_images=None) == by_instant  # Nothing has compared them.
@@ -454,8 +453,7 @@ def test_a_page_that_is_opened_again_predicts_with_the_run_in_use(folder, kinds,
     write_run("instant", folder, 1000, predictor="instant")
     session, runs = open_ready(folder, kinds), Training(folder)  # Another session.
     networks = trained.TrainedNetworks(session, runs.find_used_run)
-    classifier = SessionClassifier(session, networks)
-    classifier._wait()
+    classifier = fit(session, networks)
     labels = name_photos(session, networks, classifier)
     assert set(labels[9:28]) == {"c"}, networks.message  # As the stub says.
     for act, name, classes in (
