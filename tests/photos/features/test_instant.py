@@ -13,6 +13,7 @@ import cls_jax
 from cls_jax.config import create_defaults, with_values
 from cls_jax.data.types import Selection
 from cls_jax.errors import UserError
+from cls_jax.extras import is_installed
 from cls_jax.models.ensemble import Ensemble
 from cls_jax.models.neighbor_head import NeighborHead
 from cls_jax.models.weights.layout import from_torch
@@ -36,6 +37,7 @@ from cls_jax.photos.start import hold_out
 from cls_jax.photos.start.frozen import find_native_size
 from cls_jax.runs.folder import write_result
 from cls_jax.training.prepare import restore_run
+from tests.compiled import record_programs
 from tests.conftest import one_of
 from tests.outcomes import count_calls, count_reads, read_table
 from tests.photos.helpers import write_colors, write_weights
@@ -483,3 +485,16 @@ def test_configurations_of_other_programs_are_no_instant_classifiers(run, tmp_pa
         cls_jax.load(tmp_path)
     with pytest.raises(UserError, match="This version of cls_jax cannot read"):
         find_native_size(with_values(create_defaults(20, "cls"), {"model.init": str(tmp_path)}))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not is_installed("pretrained"), reason="needs the pretrained networks")
+def test_few_programs_are_compiled_for_an_accelerator(tmp_path, monkeypatch):
+    """By default, with the report."""
+    images = write_colors(tmp_path / "images", labeled=4, unlabeled=4, test=4, size=40)
+    programs = record_programs(monkeypatch)
+    cls_jax.train(images, tmp_path / "run", instant=True)
+    assert len(programs) <= 8, programs
+    assert not any(program.is_tuned for program in programs), programs
+    assert {"jit__forward", "jit__search_block", "jit_compute"} <= {p.name for p in programs}
+    assert all(program.runs for program in programs if program.name == "jit_compute")
