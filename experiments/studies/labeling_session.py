@@ -24,7 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from cls_jax.photos.features.accuracy import MIN_CHECKS
-from cls_jax.photos.folder.label_table import LABEL
+from cls_jax.photos.folder.log import LABEL
 from cls_jax.photos.inference.predictor import TRAINED, expect_gain
 from cls_jax.photos.inference.run import load
 from cls_jax.photos.labeling import views

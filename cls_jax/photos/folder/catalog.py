@@ -22,10 +22,7 @@ from cls_jax.photos.folder.columns import Table
 from cls_jax.photos.folder.index import FileIndex
 from cls_jax.photos.folder.kinds import SEPARATOR, split_tags
 from cls_jax.photos.folder.label_table import (
-    LABEL,
     LABELS_CSV,
-    SKIP,
-    LabelRow,
     LabelTable,
     check_table,
     is_begun_here,
@@ -33,13 +30,9 @@ from cls_jax.photos.folder.label_table import (
     read_cells,
     read_content,
 )
-from cls_jax.photos.folder.log import (
-    NO_MARKS,
-    FileMarks,
-    choose_spellings,
-    fold,
-)
+from cls_jax.photos.folder.log import NO_MARK, NO_MARKS, FileMarks, LabelRow, choose_spellings, fold
 from cls_jax.photos.folder.names import (
+    HELD_OUT,
     clean,
     fold_case,
     fold_class,
@@ -61,7 +54,6 @@ from cls_jax.photos.folder.propose import (
     read_pattern,
 )
 from cls_jax.photos.folder.reading import (
-    HELD_OUT,
     NO_CLASS_NAME,
     SORTED,
     Folder,
@@ -197,7 +189,7 @@ class Catalog:
     def splits(self) -> Mapping[str, str]:
         """Folder → its contents. Where no image has a class, folders called train are not one."""
         splits = self.base.splits
-        is_sorted = self.base.labels or self.base.origin or "train" in splits.values()
+        is_sorted = self.base.marks or self.base.origin or "train" in splits.values()
         return splits if is_sorted else find_splits(self.folder.listing, self.folder.options)
 
     @functools.cached_property
@@ -208,36 +200,33 @@ class Catalog:
     @functools.cached_property
     def marks(self) -> FileMarks:
         """What the folder, tables in it and the rows of labels.csv say of each image."""
-        return fold(self.names.name_rows(self.table.rows), self.start_marks(lambda name: True))
+        return fold(self.table.rows, self._start)
 
-    def start_marks(self, is_kept: Callable[[str], bool] = _is_unicode) -> FileMarks:
-        """The same without labels.csv, of the images whose names are kept.
+    @functools.cached_property
+    def _start(self) -> FileMarks:
+        """The same without labels.csv.
 
-        By default, these are the names that a table can contain. Images for testing or validation
-        have a class, too: one that is renamed is so there as well.
+        Images for testing or validation have a class, too: one that is renamed is so there as well.
         """
-        tops = {folder for folder, kind in self.splits.items() if kind in HELD_OUT}
+        kind, tops = self.folder.options.kind, {k for k, v in self.splits.items() if v in HELD_OUT}
         names = self.folder.listing.files.names() if tops else ()
         paths = {name: name.split("/", 2) for name in names}
         held_out = {name: path for name, path in paths.items() if path[0] in tops and path[1:]}
-        base, labels = self.base, dict(self.base.labels)
-        for name, (_, inner, *rest) in held_out.items():
-            if rest and not means_unlabeled(inner) and labels.get(name, "") == NO_CLASS_NAME:
-                labels[name] = inner
+        files = self.base.marks
         rows = [
-            LabelRow(
-                name,
-                label if label and clean(label) else "",
-                SKIP if label is None else LABEL,
-                part=base.parts.get(name, ""),
-                source=base.sources.get(name, ""),
-                rival=base.rivals.get(name, ""),
-            )
-            for name, label in labels.items()
-            if is_kept(name)
+            LabelRow(name, inner[0], part=files.get(name, NO_MARK).part)
+            for name, (_, *inner) in held_out.items()
+            if inner[1:] and clean(inner[0]) and not means_unlabeled(inner[0])
         ]
-        before = FileMarks(held_out=frozenset(held_out), kind=self.folder.options.kind)
+        rows = [row for row in rows if files.get(row.file, NO_MARK).given == NO_CLASS_NAME]
+        spelled = {fold_class(one): one for m in files.values() for one in kind.name(m.spelled)}
+        before = FileMarks(files, spelled, frozenset(held_out), kind)
         return fold(self.names.name_rows(rows), before)
+
+    def start_marks(self) -> FileMarks:
+        """The same of the images whose names a table can contain."""
+        files = self._start.files.items()
+        return self._start._replace(files={k: mark for k, mark in files if _is_unicode(k)})
 
     def find_part(self, name: str) -> str:
         """The part of the data by the folder of an image, or by the row of a table, or ""."""
@@ -302,7 +291,7 @@ class Catalog:
         warnings = [*told.warnings, *self._compare_folders(), *base.warnings, self.names.warning]
         warnings = list(filter(None, warnings))
         table = self.table_name or base.origin  # Without one, folders have the classes.
-        if not any((base.labels, told.labels)):
+        if not any((base.marks, told.marks)):
             _refuse(describe_unnamed(folder, table, [*base.skipped, *told.skipped]))
         columns, classes = self._sort(table, skipped)
         places, numbers = columns["train"]
@@ -423,10 +412,10 @@ class Catalog:
 
     def _compare_folders(self) -> Iterator[str]:
         """Warnings about images that labels.csv leaves to class folders, or labels otherwise."""
-        base, own, shown = self.base, self.told.labels, self.table.cells.name
+        base, told, shown = self.base, self.told, self.table.cells.name
         if self.table_name is None or base.origin:
             return
-        rest = [name for name in base.labels if name not in own]
+        rest = [name for name in base.marks if name not in told.marks]
         if rest and "train" not in base.splits.values():
             images_are = write_count(
                 len(rest),
@@ -434,14 +423,15 @@ class Catalog:
                 f"images without a row in {shown} are labeled by their folders",
             )
             yield f"{images_are}, such as {rest[0]!r}: move those without a label to unlabeled/."
-        classes = {fold_class(label) for label in own.values() if label}
+        own = told.list_labels()
+        classes = set(map(fold_class, own.values()))
         if any(row.decision for row in self.table.rows):
             classes.clear()  # Answers correct the folders.
         others = []
         for name, label in own.items():
-            folder = fold_class(name.rpartition("/")[0].rpartition("/")[2])
+            folder = fold_class(self.names.get(name.rpartition("/")[0].rpartition("/")[2]))
             is_train = base.splits.get(name.partition("/")[0], "train") == "train"
-            if label and is_train and folder in classes and fold_class(label) != folder:
+            if is_train and folder in classes and fold_class(label) != folder:
                 others.append(name)
         if others:
             have = write_count(len(others), "image has", "images have")
@@ -486,17 +476,18 @@ def read_catalog(
         options = options._replace(file_column="", label_column="", source_column="")
     table = check_table(read_cells(cells, folder.files, options))
     if not is_begun:
-        named = base.labels.keys() | {row.file for row in table.rows}
+        named = base.marks.keys() | {row.file for row in table.rows}
         base = base._replace(warnings=list(_count_unused(cells.name, named, folder)))
     labels = {row.label for row in table.rows if not row.decision} - {NO_CLASS_NAME}
+    names = find_class_names(
+        root, listing, {*labels, *base.list_labels().values()}, {*base.files, name or ""}
+    )
     return Catalog(
         folder=folder._replace(options=options),
-        base=base,
+        base=base._replace(marks=names.name_marks(base.marks)),
         table_name=name,
-        table=table,
-        names=find_class_names(
-            root, listing, {*labels, *base.list_labels().values()}, {*base.files, name or ""}
-        ),
+        table=table._replace(rows=names.name_rows(table.rows)),
+        names=names,
     )
 
 
@@ -546,7 +537,7 @@ def _choose_table(folders: Reading, folder: Folder, is_alone: bool) -> Reading |
     If no labels.csv adds to it, it has the fault of a better one, which training must not miss.
     """
     tables = join_alike([*propose_tables(folder), *propose_sidecars(folder)])
-    found = choose([folders, *(one for one in tables if one.labels or not one.fault)])
+    found = choose([folders, *(one for one in tables if one.marks or not one.fault)])
     best = max([*tables, folders], key=judge)
     if isinstance(found, Question):
         return found
@@ -568,14 +559,15 @@ def _read_chosen(folder: Folder, table: str) -> Reading:
             f"{table} has labels, too: rename it, for example to old_{LABELS_CSV}, to use {option}."
         )
     if options.label_pattern:
-        splits = find_splits(listing, options)
-        return read_pattern(listing.files.names(), options.label_pattern, splits)
+        return read_pattern(listing, options)
     found = read_named(folder, folder.root / options.labels, options.labels)
-    labels = dict[str, str | None](propose_labeled(listing, options).list_labels())
-    for image, label in found.labels.items():
-        labels[image] = labels.get(image, label) if label == NO_CLASS_NAME else label
+    labeled = propose_labeled(listing, options).marks
+    marks = {**labeled, **found.marks}
+    for image in labeled.keys() & found.marks.keys():
+        if not (mark := marks[image]).decision:
+            marks[image] = labeled[image]._replace(part=mark.part, source=mark.source)
     return found._replace(
-        labels=labels, warnings=[*found.warnings, *_count_unused(found.origin, labels, folder)]
+        marks=marks, warnings=[*found.warnings, *_count_unused(found.origin, marks, folder)]
     )
 
 
@@ -602,19 +594,19 @@ def _compare_others(folders: Reading, folder: Folder) -> Reading | Question:
     """
     warnings = list[str]()
     for kind in propose_tables(folder), propose_sidecars(folder, most=_MAX_COMPARED):
-        readable = [one for one in join_alike(kind) if one.labels]
+        readable = [one for one in join_alike(kind) if one.marks]
         other = choose(readable) if readable else None
         if isinstance(other, Reading):
             found = compare(folders, other)
             if isinstance(found, Question):
                 return found
             warnings += filter(None, [found])
-            new = [image for image in other.list_labels() if not folders.labels.get(image)]
+            new = sorted(other.list_labels().keys() - folders.list_labels())
             if new and "*" not in other.origin:
                 warnings.append(
                     f"{other.origin} has classes of "
                     f"{write_count(len(new), 'unlabeled image', 'unlabeled images')}, such as "
-                    f"{min(new)!r:.200}, and is not read: to use it, "
+                    f"{new[0]!r:.200}, and is not read: to use it, "
                     f"{describe_choice(folder.root, other.origin)}."
                 )
     return folders._replace(warnings=warnings)

@@ -10,6 +10,7 @@ from typing import Any
 from cls_jax.io import parse_json
 from cls_jax.photos.folder.kinds import ONE_CLASS, SEPARATOR, SEPARATORS, Classes, join_tags
 from cls_jax.photos.folder.names import (
+    HELD_OUT,
     LONGEST_CLASS,
     clean,
     find_part,
@@ -17,7 +18,7 @@ from cls_jax.photos.folder.names import (
     is_missing,
     simplify,
 )
-from cls_jax.photos.folder.reading import HELD_OUT, Fault
+from cls_jax.photos.folder.reading import Fault
 
 # Headers, simplified, of columns that say which part a row belongs to, if their cells do.
 _PART_COLUMNS = ("split", "subset", "partition", "datasplit", "mluse", "traintest", "trainvaltest")

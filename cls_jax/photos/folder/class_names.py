@@ -15,9 +15,8 @@ import yaml  # type: ignore[import-untyped]
 
 from cls_jax.io import PARSE_ERRORS, make_printable, read_bytes
 from cls_jax.photos.folder.kinds import SEPARATOR, split_tags
-from cls_jax.photos.folder.label_table import LabelRow
+from cls_jax.photos.folder.log import NOTHING, LabelRow, Mark
 from cls_jax.photos.folder.names import clean, fold_class, simplify
-from cls_jax.photos.folder.reading import NOTHING
 from cls_jax.photos.images.decode import SUFFIXES
 from cls_jax.photos.images.files import Listing, list_rare
 
@@ -60,6 +59,17 @@ class ClassNames(NamedTuple):
         if not self.names:
             return rows
         return [row._replace(label=self.get(row.label), rival=self.get(row.rival)) for row in rows]
+
+    def name_marks(self, marks: Mapping[str, Mark]) -> Mapping[str, Mark]:
+        """The same in the marks of files, as they are spelled."""
+        if not self.names:
+            return marks
+        return {
+            file: mark._replace(
+                spelled=tuple(map(self.get, mark.spelled)), rival=self.get(mark.rival)
+            )
+            for file, mark in marks.items()
+        }
 
 
 def find_class_names(

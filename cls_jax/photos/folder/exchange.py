@@ -12,16 +12,11 @@ from cls_jax.photos.folder import writers
 from cls_jax.photos.folder.catalog import read_catalog
 from cls_jax.photos.folder.formats import CSV, CVAT, FORMATS, LABEL_STUDIO, WRITERS
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes
-from cls_jax.photos.folder.label_table import (
-    LABEL,
-    LabelRow,
-    append_rows,
-    find_next_time,
-)
-from cls_jax.photos.folder.log import fold_label
+from cls_jax.photos.folder.label_table import append_rows, find_next_time
+from cls_jax.photos.folder.log import LABEL, LabelRow, fold_label
+from cls_jax.photos.folder.names import HELD_OUT
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.propose import read_named
-from cls_jax.photos.folder.reading import HELD_OUT
 from cls_jax.photos.images.files import list_images
 
 _FIFTYONE_FILES = ("labels.json", "samples.json")  # In a folder that FiftyOne has exported.
@@ -57,7 +52,7 @@ def import_labels(
     catalog = read_catalog(root, listing, own)
     found = read_named(catalog.folder._replace(options=options), path, kind=name)
     known, labels = catalog.labelable(), found.list_labels()
-    held_out = {file for file in labels if file not in known or found.parts.get(file) in HELD_OUT}
+    held_out = {file for file in labels if file not in known or found.marks[file].part in HELD_OUT}
     warnings = list(found.warnings)
     if held_out:
         warnings.append(

@@ -36,15 +36,13 @@ from cls_jax.photos.folder.columns import (
     find_largest,
 )
 from cls_jax.photos.folder.index import NO_MATCH, FileIndex
+from cls_jax.photos.folder.log import CHECK, LABEL, NONE, NOTES, NOTHING, SKIP, UNDO, LabelRow
 from cls_jax.photos.folder.names import clean
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
-from cls_jax.photos.folder.reading import NOTHING, Fault
+from cls_jax.photos.folder.reading import Fault
 
 LABELS_CSV = "labels.csv"
 HEADER = ["file", "label", "decision", "time"]  # Of a new one.
-LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
-# About a class: they label nothing.
-NOTES = EXAMPLE, DESCRIBE, KEY = "example", "describe", "key"
 _HEAD_CHARACTERS = 10_000  # At least the header and a row.
 _HEAD_LINES = 100
 _MAX_BYTES = 2**28  # Some five million rows.
@@ -55,24 +53,6 @@ _DETAILED = (CHECK, NONE, SKIP)  # Decisions whose cell may say more, see `log`.
 _UTF16 = {codecs.BOM_UTF16_LE: "utf-16-le", codecs.BOM_UTF16_BE: "utf-16-be"}
 # Times from the year 9000 on count as unknown.
 _TIME = re.compile(r"[0-8]\d{3}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?(Z|\+00:00)", re.ASCII)
-
-
-class LabelRow(NamedTuple):
-    """A row of the table."""
-
-    # The name of its file in the folder, "" if it names none, or could name several. In "describe"
-    # the description, in "key" the key.
-    file: str
-    label: str  # Class, or "".
-    # "label", "check" (of a random photo), "none" (the image belongs to no class), "skip", "undo"
-    # (`label` is the one before) or one of `NOTES`. "" in rows of other programs.
-    decision: str = ""
-    time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
-    part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
-    detail: str = ""  # What follows the decision in its cell, of a random photo.
-    source: str = ""  # What the image comes from.
-    rival: str = ""  # Of several people's classes, the one that comes second.
-    cell: str = ""  # The name of the file as a table has it.
 
 
 _NEW = Table(HEADER, delimiter=",", first_line=to_csv([HEADER]), name=LABELS_CSV)

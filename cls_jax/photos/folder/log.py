@@ -13,20 +13,34 @@ answer, it tells how often the classifier is right, also after the answer has be
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, join_tags, split_tags
-from cls_jax.photos.folder.label_table import (
-    CHECK,
-    LABEL,
-    NONE,
-    NOTES,
-    SKIP,
-    UNDO,
-    LabelRow,
-)
-from cls_jax.photos.folder.names import clean, fold_class, group_pairs
-from cls_jax.photos.folder.reading import HELD_OUT, NOTHING
+from cls_jax.photos.folder.names import HELD_OUT, clean, fold_class, group_pairs
+
+LABEL, CHECK, NONE, SKIP, UNDO = "label", "check", "none", "skip", "undo"
+# About a class: they label nothing.
+NOTES = EXAMPLE, DESCRIBE, KEY = "example", "describe", "key"
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+class LabelRow(NamedTuple):
+    """A row of the table."""
+
+    # The name of its file in the folder, "" if it names none, or could name several. In "describe"
+    # the description, in "key" the key.
+    file: str
+    label: str  # Class, or "".
+    # "label", "check" (of a random photo), "none" (the image belongs to no class), "skip", "undo"
+    # (`label` is the one before) or one of `NOTES`. "" in rows of other programs.
+    decision: str = ""
+    time: str = ""  # UTC, ISO 8601 to the microsecond. "" if unknown.
+    part: str = ""  # "train", "unlabeled", "test" or "validation", if another program says so.
+    detail: str = ""  # What follows the decision in its cell, of a random photo.
+    source: str = ""  # What the image comes from.
+    rival: str = ""  # Of several people's classes, the one that comes second.
+    cell: str = ""  # The name of the file as a table has it.
 
 
 class Check(NamedTuple):
@@ -71,6 +85,12 @@ class Mark(NamedTuple):
         """The label, or None for a file of no class, or one that was skipped."""
         return None if self.decision in (NONE, SKIP) else self.label
 
+    def settle(self) -> "Mark":
+        """What a table says in the end: only labels.csv counts answers, and checks of photos."""
+        if self.revision < 2 and not self.check:
+            return self
+        return self._replace(revision=1, is_confirmed=False, check=None)
+
     @property
     def awaited(self) -> Check | None:
         """The check of a random photo whose answer was undone: its next one counts as the first."""
@@ -84,7 +104,7 @@ class Mark(NamedTuple):
         return self.check if is_answered and has_guess else None
 
 
-_UNMARKED = Mark()
+NO_MARK = Mark()
 
 
 class FileMarks(NamedTuple):
@@ -98,7 +118,7 @@ class FileMarks(NamedTuple):
 
     def get(self, file: str) -> Mark:
         """The mark of a file."""
-        return self.files.get(file, _UNMARKED)
+        return self.files.get(file, NO_MARK)
 
     def find_used(self) -> set[str]:
         """The folded names of the classes that files have now."""
@@ -130,7 +150,7 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
         if row.decision in NOTES or not row.file:
             continue
         mark = files[row.file] = _follow(
-            files.pop(row.file, _UNMARKED),
+            files.pop(row.file, NO_MARK),
             row.label,
             row.decision,
             row.detail,
@@ -153,6 +173,13 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
         if mark.labels != (labels := shown[mark.spelled]):
             files[file] = mark._replace(labels=labels)
     return before._replace(files=files, names=names)
+
+
+def mark_labels(labels: Mapping[str, str], kind: Classes) -> dict[str, Mark]:
+    """File → its mark, by its label, "" for none. One of invisible characters is none, too."""
+    rows = [LabelRow(label, label) for label in dict.fromkeys(labels.values()) if clean(label)]
+    marks = fold(rows, FileMarks(kind=kind))
+    return {file: marks.get(label) for file, label in labels.items()}
 
 
 def order_rows(rows: Iterable[LabelRow]) -> list[LabelRow]:

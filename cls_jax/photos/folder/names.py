@@ -16,6 +16,7 @@ _PARTS = {
     **dict.fromkeys(("test", "testing"), "test"),
     **dict.fromkeys(("val", "valid", "validation"), "validation"),
 }
+HELD_OUT = ("test", "validation")
 # Cells of a table that mean no label: what pandas writes and reads as missing, "?", and the errors
 # of a spreadsheet's formulas.
 # https://pandas.pydata.org/docs/reference/api/pandas.read_csv.html, `na_values`.

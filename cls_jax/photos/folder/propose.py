@@ -35,16 +35,14 @@ from cls_jax.photos.folder.formats import (
     read_sidecar,
 )
 from cls_jax.photos.folder.index import FOLDED, FileIndex
-from cls_jax.photos.folder.kinds import join_tags
 from cls_jax.photos.folder.label_table import (
     LABELS_CSV,
-    NOTES,
     LabelTable,
     check_table,
     read_cells,
     read_content,
 )
-from cls_jax.photos.folder.log import FileMarks, Mark, fold
+from cls_jax.photos.folder.log import NOTES, FileMarks, Mark, fold, mark_labels
 from cls_jax.photos.folder.names import (
     clean,
     find_part,
@@ -124,7 +122,7 @@ def propose_folders(listing: Listing, options: FolderOptions) -> Iterator[Readin
             splits = {n: k for n, k in splits.items() if n in sure or tops[n].has_classes}
         labels = _label_by_class(listing, splits)
         yield Reading(
-            labels=labels,
+            marks=mark_labels(labels, options.kind),
             splits=splits,
             evidence=(SORTED,) if _are_classes(set(labels.values()), options) else (),
             arguments=("--layout", layout) if layout else (),
@@ -142,7 +140,8 @@ def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
 def propose_labeled(listing: Listing, options: FolderOptions) -> Reading:
     """What folders say beside a table of another program: labeled/<class>/ and the splits."""
     bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
-    return Reading(labels=_label_within(listing, bases), splits=find_splits(listing, options))
+    marks = mark_labels(_label_within(listing, bases), options.kind)
+    return Reading(marks=marks, splits=find_splits(listing, options))
 
 
 def _list_tops(listing: Listing) -> dict[str, _Top]:
@@ -260,13 +259,14 @@ def _are_classes(folders: Iterable[str], options: FolderOptions) -> bool:
     return not (len(kinds) == 1 and kinds != {()} and is_storage)
 
 
-def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) -> Reading:
+def read_pattern(listing: Listing, options: FolderOptions) -> Reading:
     """The reading by a pattern that the user gives, searched in each name with all folders.
 
-    Files in folders of unlabeled images, by `splits`, have no class. Raises a UserError as
-    `search_names` does.
+    Files in folders of unlabeled images have no class. Raises a UserError as `search_names` does.
     """
-    names = [name for name in names if splits.get(name.partition("/")[0]) != "unlabeled"]
+    pattern, splits = options.label_pattern, find_splits(listing, options)
+    files = listing.files.names()
+    names = [name for name in files if splits.get(name.partition("/")[0]) != "unlabeled"]
     found = search_names(names, pattern, "--label-pattern", "class", _EXAMPLE)
     labels = {name: clean(found.get(name, "")) for name in names}
     labels = {name: "" if means_unlabeled(label) else label for name, label in labels.items()}
@@ -274,7 +274,7 @@ def read_pattern(names: Iterable[str], pattern: str, splits: Mapping[str, str]) 
     of_files = f"{sum(map(bool, labels.values())):,} of {write_count(len(labels), 'file', 'files')}"
     return Reading(
         "--label-pattern",
-        labels=labels,
+        marks=mark_labels(labels, options.kind),
         sentence=f"{shown}: classes of {of_files}.",
     )
 
@@ -431,10 +431,11 @@ def _add_evidence(
         found = Reading(name, fault=fault, evidence=(UNREADABLE,))
         return None if fault.kind == NO_CLASSES else found
     found = collect_labels(table)
-    is_about_others = name.lower().endswith(".json") and not found.list_labels()
+    labels = found.list_labels()
+    is_about_others = name.lower().endswith(".json") and not labels
     if is_about_others or not any(row.label for row in table.rows):
         return None
-    evidence = {find_evidence(found.labels), *([MEASURES] if has_measures else [])}
+    evidence = {find_evidence(labels.values()), *([MEASURES] if has_measures else [])}
     return found._replace(evidence=evidence)
 
 
@@ -448,15 +449,12 @@ def collect_labels(table: LabelTable) -> Reading:
     marks = fold(rows, FileMarks(kind=columns.kind)).files
     unnamed = [row.cell for row in rows if not row.file]
     why = {True: "it could be several images", False: "not in the folder"}
-    sources = {name: mark.source for name, mark in marks.items() if mark.source}
+    has_sources = any(mark.source for mark in marks.values())
     num_found = len(rows) - len(unnamed)
     return Reading(
         shown,
-        labels={name: mark.given and join_tags(mark.spelled) for name, mark in marks.items()},
-        parts={name: mark.part for name, mark in marks.items() if mark.part},
-        sources=sources,
-        source_origin=repr(names[columns.source[0]]) if sources else "",
-        rivals={name: mark.rival for name, mark in marks.items() if mark.rival},
+        marks={name: mark.settle() for name, mark in marks.items()},
+        source_origin=repr(names[columns.source[0]]) if has_sources else "",
         files={shown},
         skipped=[(cell, f"in {shown}, but {why[cell in table.unclear]}") for cell in unnamed],
         warnings=[*_warn_of_files(table, marks, unnamed), *_warn_of_classes(table, marks)],

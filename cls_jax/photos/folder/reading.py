@@ -12,18 +12,24 @@ import pathlib
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from cls_jax.io import write_count
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.names import find_part, fold_case, fold_class, group_pairs, list_words
+from cls_jax.photos.folder.kinds import join_tags
+from cls_jax.photos.folder.log import LABEL, NOTHING, Mark
+from cls_jax.photos.folder.names import (
+    HELD_OUT,
+    find_part,
+    fold_case,
+    fold_class,
+    group_pairs,
+    list_words,
+)
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.images.files import Listing, SkippedFile
 
 NO_CLASS_NAME = ""  # Of unlabeled images.
-HELD_OUT = ("test", "validation")
-NOTHING: Mapping[str, Any] = MappingProxyType({})
 _MAX_DESCRIBED = 3  # Tables with a sentence each.
 
 # What makes a table unreadable: nothing in it is a class, several columns may have the classes or
@@ -65,13 +71,9 @@ class Reading(NamedTuple):
     """What one origin says about the images of a folder."""
 
     origin: str = ""  # The name of a table, with a star for files about an image each, or "".
-    # Image → its class, NO_CLASS_NAME, or None for one of no class, or that a person has skipped.
-    labels: Mapping[str, str | None] = NOTHING
-    parts: Mapping[str, str] = NOTHING  # "train", "unlabeled", "test" or "validation", of images.
-    splits: Mapping[str, str] = NOTHING  # The same of folders at the top.
-    sources: Mapping[str, str] = NOTHING  # What images come from, as far as it says that.
-    source_origin: str = ""  # The column that says it.
-    rivals: Mapping[str, str] = NOTHING  # The class that comes second, where people differ.
+    marks: Mapping[str, Mark] = NOTHING  # Image → its class, part and source, if it is named.
+    splits: Mapping[str, str] = NOTHING  # Folder at the top → its part, as `find_part` names it.
+    source_origin: str = ""  # The column that says what images come from.
     arguments: tuple[str, ...] = ()  # Options of a command with which a user chooses it.
     evidence: Collection[str] = ()
     files: Collection[str] = ()  # That were read.
@@ -82,8 +84,9 @@ class Reading(NamedTuple):
     fault: Fault | None = None  # Why it cannot be read, or a better one.
 
     def list_labels(self) -> dict[str, str]:
-        """Image → class, of the images that have one."""
-        return {image: label for image, label in self.labels.items() if label}
+        """Image → class, as it is spelled there, of the images that have one."""
+        labeled = ((image, mark) for image, mark in self.marks.items() if mark.decision == LABEL)
+        return {image: join_tags(mark.spelled) for image, mark in labeled}
 
 
 def _join(readings: Sequence[Reading]) -> Reading:
@@ -92,11 +95,8 @@ def _join(readings: Sequence[Reading]) -> Reading:
     if len(readings) > _MAX_DESCRIBED:
         sentences.append(f"{len(readings) - _MAX_DESCRIBED:,} more tables like these were read.")
     return readings[0]._replace(
-        labels=_merge(one.labels for one in readings),
-        parts=_merge(one.parts for one in readings),
-        sources=_merge(one.sources for one in readings),
+        marks={image: mark for one in readings for image, mark in one.marks.items()},
         source_origin=next((one.source_origin for one in readings if one.source_origin), ""),
-        rivals=_merge(one.rivals for one in readings),
         files=frozenset().union(*(one.files for one in readings)),
         skipped=[row for one in readings for row in one.skipped],
         warnings=[warning for one in readings for warning in one.warnings],
@@ -104,13 +104,9 @@ def _join(readings: Sequence[Reading]) -> Reading:
     )
 
 
-def find_evidence(labels: Mapping[str, str | None]) -> str:
+def find_evidence(labels: Iterable[str]) -> str:
     """What the labels of a table say about it."""
-    return SEVERAL if len(set(map(fold_class, filter(None, labels.values())))) > 1 else ONE_CLASS
-
-
-def _merge(maps: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    return {key: value for one in maps for key, value in one.items()}
+    return SEVERAL if len(set(map(fold_class, labels))) > 1 else ONE_CLASS
 
 
 class Question(NamedTuple):
@@ -137,7 +133,7 @@ class Question(NamedTuple):
         way = f"or for the table {describe_choice(root, second.origin)}"
         if "*" in second.origin:
             way = "or for these files move all images into one folder"
-        own, other = first.labels[self.image], second.labels[self.image]
+        own, other = (one.list_labels()[self.image] for one in (first, second))
         return (
             f"{self.image!r} has the class {own!r} by its folder and {other!r} in "
             f"{second.origin}: pass --layout classes for the folders, {way}."
@@ -163,10 +159,11 @@ def compare(first: Reading, second: Reading) -> Question | str:
     It is a question if these are most of the images. Files about an image each may have one class
     for all, such as that of a detector, or other names for the same classes.
     """
+    labels = first.list_labels()
     pairs = {
-        image: (fold_class(own), fold_class(label))
+        image: (fold_class(labels[image]), fold_class(label))
         for image, label in second.list_labels().items()
-        if (own := first.labels.get(image))
+        if image in labels
     }
     different = [image for image, (own, other) in pairs.items() if own != other]
     owns, others = ({pair[place] for pair in pairs.values()} for place in (0, 1))
@@ -194,9 +191,10 @@ def join_alike(readings: Iterable[Reading]) -> list[Reading]:
         wrong = [one for one in alike if one.fault and one.fault.kind != UNCLEAR]
         if len(good) > 1:
             joined = _join([_mark_part(one) for one in good])
-            counts = Counter(image for one in good for image in one.labels)
+            counts = Counter(image for one in good for image in one.marks)
             parts = [joined] if max(counts.values(), default=1) == 1 else good
-            good = [one._replace(evidence=[find_evidence(joined.labels)]) for one in parts]
+            evidence = [find_evidence(joined.list_labels().values())]
+            good = [one._replace(evidence=evidence) for one in parts]
         found += [one._replace(fault=wrong[0].fault) if wrong else one for one in good]
         found += [one for one in alike if one.fault and not (good and one in wrong)]
     return found
@@ -222,8 +220,9 @@ def _mark_part(reading: Reading) -> Reading:
     Rows and folders that say so themselves count more.
     """
     _, part = _split_name(reading.origin)
-    if part not in HELD_OUT or reading.parts:
+    if part not in HELD_OUT or any(mark.part for mark in reading.marks.values()):
         return reading
     columns, _, rows = reading.sentence.rpartition("; ")
     sentence = f"{columns}, {part} images; {rows}"
-    return reading._replace(parts=dict.fromkeys(reading.labels, part), sentence=sentence)
+    marks = {image: mark._replace(part=part) for image, mark in reading.marks.items()}
+    return reading._replace(marks=marks, sentence=sentence)

@@ -15,6 +15,7 @@ from cls_jax.errors import UserError
 from cls_jax.io import write_count
 from cls_jax.photos.folder.formats import FORMATS
 from cls_jax.photos.folder.names import (
+    HELD_OUT,
     find_part,
     fold_case,
     fold_class,
@@ -23,7 +24,7 @@ from cls_jax.photos.folder.names import (
     means_unlabeled,
 )
 from cls_jax.photos.folder.options import ARCHIVES, CLASSES, FolderOptions, describe_unpacking
-from cls_jax.photos.folder.reading import HELD_OUT, Folder
+from cls_jax.photos.folder.reading import Folder
 from cls_jax.photos.images.files import SkippedFile
 from cls_jax.photos.shell import write_command
 

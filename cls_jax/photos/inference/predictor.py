@@ -33,7 +33,7 @@ from cls_jax.photos.features.accuracy import read_estimate, wilson_interval
 from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.grouping import join_groups
 from cls_jax.photos.folder.catalog import read_catalog
-from cls_jax.photos.folder.label_table import CHECK, LABEL
+from cls_jax.photos.folder.log import CHECK, LABEL
 from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.images.files import list_images
 from cls_jax.photos.inference.run import Run

@@ -18,8 +18,21 @@ from cls_jax.errors import UserError
 from cls_jax.photos.folder import label_table
 from cls_jax.photos.folder.class_names import ClassNames
 from cls_jax.photos.folder.index import FileIndex
-from cls_jax.photos.folder.label_table import CHECK, KEY, LABEL, NOTES, UNDO, LabelRow, LabelTable
-from cls_jax.photos.folder.log import NO_MARKS, Check, FileMarks, Mark, fold, order_rows
+from cls_jax.photos.folder.label_table import LabelTable
+from cls_jax.photos.folder.log import (
+    CHECK,
+    KEY,
+    LABEL,
+    NO_MARKS,
+    NOTES,
+    UNDO,
+    Check,
+    FileMarks,
+    LabelRow,
+    Mark,
+    fold,
+    order_rows,
+)
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 

@@ -6,7 +6,7 @@ All functions that return a plan raise a RefusedError if it makes no sense.
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import (
+from cls_jax.photos.folder.log import (
     DESCRIBE,
     EXAMPLE,
     KEY,
@@ -14,9 +14,9 @@ from cls_jax.photos.folder.label_table import (
     NONE,
     SKIP,
     UNDO,
+    Check,
     LabelRow,
 )
-from cls_jax.photos.folder.log import Check
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.labeling.answers import RefusedError, get_note, write_answer
 from cls_jax.photos.labeling.classes import (

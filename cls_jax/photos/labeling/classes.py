@@ -8,8 +8,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from cls_jax.io import make_printable
-from cls_jax.photos.folder.label_table import KEY, NOTES, LabelRow
-from cls_jax.photos.folder.log import FileMarks
+from cls_jax.photos.folder.log import KEY, NOTES, FileMarks, LabelRow
 from cls_jax.photos.folder.names import LONGEST_CLASS, clean, fold_class, means_unlabeled
 from cls_jax.photos.labeling.answers import (
     MAX_CLASSES,

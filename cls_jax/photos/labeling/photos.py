@@ -65,7 +65,7 @@ def open_session(
             classes, _ = add_class(classes, name)
     except RefusedError as error:
         raise UserError(f"--classes: {error}") from error
-    if not catalog.base.origin and catalog.base.labels.keys() >= set(files):
+    if not catalog.base.origin and catalog.base.marks.keys() >= set(files):
         print(
             f"Every photo is labeled by its folder, such as {make_printable(files[0])!r}: move "
             f"those without a label to {root / 'unlabeled'}."

@@ -22,8 +22,7 @@ from cls_jax.photos.features.backbones import DEFAULT_BACKBONES, Backbones
 from cls_jax.photos.features.coverage import Coverage
 from cls_jax.photos.features.network import Progress
 from cls_jax.photos.features.relations import LAST, Relations
-from cls_jax.photos.folder.label_table import SKIP, LabelRow
-from cls_jax.photos.folder.log import FileMarks, Mark
+from cls_jax.photos.folder.log import SKIP, FileMarks, LabelRow, Mark
 from cls_jax.photos.folder.options import AUTOMATIC, FolderOptions
 from cls_jax.photos.folder.remedies import refuse_unreadable
 from cls_jax.photos.labeling.answers import Answers, RefusedError, get_key, write_answer

@@ -7,8 +7,18 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from cls_jax.photos.folder.label_table import KEY, LABEL, NONE, SKIP, UNDO, LabelRow
-from cls_jax.photos.folder.log import FileMarks, Mark, fold, order_rows
+from cls_jax.photos.folder.log import (
+    KEY,
+    LABEL,
+    NONE,
+    SKIP,
+    UNDO,
+    FileMarks,
+    LabelRow,
+    Mark,
+    fold,
+    order_rows,
+)
 from cls_jax.photos.labeling.answers import (
     Key,
     Note,

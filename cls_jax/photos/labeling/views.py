@@ -12,7 +12,7 @@ from cls_jax.io import make_printable
 from cls_jax.photos.features.accuracy import Estimate
 from cls_jax.photos.features.decide import rank_classes
 from cls_jax.photos.features.neighbors import normalize_rows
-from cls_jax.photos.folder.label_table import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
+from cls_jax.photos.folder.log import DESCRIBE, EXAMPLE, LABEL, NONE, SKIP
 from cls_jax.photos.folder.names import fold_class
 from cls_jax.photos.labeling.answers import RefusedError, get_note
 from cls_jax.photos.labeling.known import Known, get_path, show_name

@@ -5,8 +5,8 @@ import random
 import pytest
 
 from cls_jax.photos.folder.catalog import read_checked
-from cls_jax.photos.folder.label_table import LABELS_CSV, LabelRow
-from cls_jax.photos.folder.log import compare_checks, fold
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.log import LabelRow, compare_checks, fold
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session

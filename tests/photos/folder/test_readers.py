@@ -14,7 +14,8 @@ from cls_jax.io import PARSE_ERRORS
 from cls_jax.photos.folder import index
 from cls_jax.photos.folder.exchange import import_labels
 from cls_jax.photos.folder.formats import CSV, FORMATS, WORDS, LabelFile, find_format
-from cls_jax.photos.folder.label_table import LABEL, LabelRow, append_rows
+from cls_jax.photos.folder.label_table import append_rows
+from cls_jax.photos.folder.log import LABEL, LabelRow
 from cls_jax.photos.folder.options import FolderOptions
 from cls_jax.photos.folder.remedies import describe_left_out
 from cls_jax.photos.labeling.photos import open_session

@@ -5,7 +5,8 @@ import re
 
 import numpy as np
 
-from cls_jax.photos.folder.label_table import KEY, LABELS_CSV
+from cls_jax.photos.folder.label_table import LABELS_CSV
+from cls_jax.photos.folder.log import KEY
 from tests.outcomes import read_table
 from tests.photos.labeling.sessions import (
     CLASSES,
