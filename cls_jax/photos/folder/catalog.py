@@ -45,6 +45,7 @@ from cls_jax.photos.folder.options import AUTOMATIC, CLASSES, FolderOptions
 from cls_jax.photos.folder.propose import (
     collect_labels,
     find_splits,
+    label_within,
     list_candidates,
     propose_folders,
     propose_labeled,
@@ -208,36 +209,21 @@ class Catalog:
 
         Images for testing or validation have a class, too: one that is renamed is so there as well.
         """
-        kind, tops = self.folder.options.kind, {k for k, v in self.splits.items() if v in HELD_OUT}
-        names = self.folder.listing.files.names() if tops else ()
-        paths = {name: name.split("/", 2) for name in names}
-        held_out = {name: path for name, path in paths.items() if path[0] in tops and path[1:]}
-        files = self.base.marks
-        rows = [
-            LabelRow(name, inner[0], part=files.get(name, NO_MARK).part)
-            for name, (_, *inner) in held_out.items()
-            if inner[1:] and clean(inner[0]) and not means_unlabeled(inner[0])
-        ]
-        rows = [row for row in rows if files.get(row.file, NO_MARK).given == NO_CLASS_NAME]
+        kind = self.folder.options.kind
+        tops = {top: part for top, part in self.splits.items() if part in HELD_OUT}
+        files = dict(self.base.marks)
+        for name in self.folder.listing.files.names() if tops else ():
+            if part := tops.get(name.partition("/")[0]):
+                files[name] = files.get(name, NO_MARK)._replace(part=part)
+        inner = label_within(self.folder.listing, tops)
+        rows = [LabelRow(k, v) for k, v in inner.items() if clean(v) and files[k].given == ""]
         spelled = {fold_class(one): one for m in files.values() for one in kind.name(m.spelled)}
-        before = FileMarks(files, spelled, frozenset(held_out), kind)
-        return fold(self.names.name_rows(rows), before)
+        return fold(self.names.name_rows(rows), FileMarks(files, spelled, kind))
 
     def start_marks(self) -> FileMarks:
         """The same of the images whose names a table can contain."""
         files = self._start.files.items()
         return self._start._replace(files={k: mark for k, mark in files if _is_unicode(k)})
-
-    def find_part(self, name: str) -> str:
-        """The part of the data by the folder of an image, or by the row of a table, or ""."""
-        top, sign, _ = name.partition("/")
-        by_folder = self.splits.get(top) if sign else None
-        return by_folder if by_folder in HELD_OUT else self.marks.get(name).part
-
-    def has_part(self, part: str) -> bool:
-        """Whether a folder or a row of a table is for a part of the data."""
-        parts = {mark.part for mark in self.marks.files.values()}
-        return part in (*self.splits.values(), *parts)
 
     def check_kind(self) -> None:
         """Raises a UserError if labels of one class look like several tags: "cat;dog" and "cat"."""
@@ -256,8 +242,8 @@ class Catalog:
         that are not Unicode are left out, since a table cannot contain them.
         """
         names = filter(_is_unicode, self.folder.listing.files.names())
-        own = (name for name in names if self.find_part(name) not in HELD_OUT)
-        return {name: self.marks.get(name).given for name in own}
+        marks = ((name, self.marks.get(name)) for name in names)
+        return {name: mark.given for name, mark in marks if mark.part not in HELD_OUT}
 
     def sources(self) -> tuple[dict[str, str], str]:
         """Image → what it comes from, as far as anything says it, and what does, as a column.
@@ -354,7 +340,7 @@ class Catalog:
         """
         parts = {part: (array.array("q"), array.array("i")) for part in PARTS}
         numbers = {NO_CLASS_NAME: 0}
-        find = functools.partial(self._place_by_table, table) if table else self._place_by_folder
+        find = self._place_by_table if table else self._place_by_folder
         for place, name in enumerate(self.folder.listing.files.names()):
             part, label = find(name)
             if part:
@@ -392,23 +378,19 @@ class Catalog:
         tops = {name.partition("/")[0] for name in self.folder.listing.files.names()}
         return {**choose_spellings(map(self.names.get, tops)), **self.marks.names}
 
-    def _place_by_table(self, table: str, name: str) -> tuple[str, str]:
+    def _place_by_table(self, name: str) -> tuple[str, str]:
         """The same by a table. What a folder or a row of the table holds out is not trained on."""
         top, _, rest = name.partition("/")
-        kind = self.base.splits.get(top, "train") if rest else "train"
         mark = self.marks.get(name)
         label = mark.label
-        is_split = kind in HELD_OUT
-        kind = kind if is_split else mark.part or kind
+        kind = mark.part or (self.base.splits.get(top, "train") if rest else "train")
         if mark.given is None:
             return "", f"marked as no class or skipped in {LABELS_CSV}"
         if kind == "unlabeled":
             return "train", NO_CLASS_NAME if mark.part else label
         if kind == "train" or label:
             return kind, label
-        where = "outside of a class folder" if is_split else f"without a class in {table}"
-        where = "without a label" if name in self.marks.files else where
-        return "", f"a {kind} image {where}"
+        return "", f"a {kind} image without a label"
 
     def _compare_folders(self) -> Iterator[str]:
         """Warnings about images that labels.csv leaves to class folders, or labels otherwise."""
@@ -441,8 +423,8 @@ class Catalog:
     def _list_doubtful(self, class_names: Sequence[str], table: str) -> Iterator[str]:
         """Warnings about classes that may be one, or mean that there is no label."""
         marks = self.marks
-        kept = (name for name in marks.files if self.find_part(name) not in HELD_OUT)
-        spelled = {one for name in kept for one in marks.kind.name(marks.get(name).spelled)}
+        kept = {mark.spelled for mark in marks.files.values() if mark.part not in HELD_OUT}
+        spelled = {one for spelled in kept for one in marks.kind.name(spelled)}
         found = {unicodedata.normalize("NFC", name) for name in spelled}
         for alike in _list_alike(found, fold_class):
             yield f"{alike} count as one class: rename one if they are different."

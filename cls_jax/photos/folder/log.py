@@ -113,7 +113,6 @@ class FileMarks(NamedTuple):
     files: Mapping[str, Mark] = NOTHING  # In the order of their last rows.
     # Folded name → name of all classes that a file has had, in the order of their first rows.
     names: Mapping[str, str] = NOTHING
-    held_out: Collection[str] = frozenset()  # Files whose spelling of a class does not count.
     kind: Classes = ONE_CLASS  # What a label can be.
 
     def get(self, file: str) -> Mark:
@@ -164,8 +163,8 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
             names.setdefault(fold_class(name), name)
     kept, others = dict[tuple[str, ...], None](), dict[tuple[str, ...], None]()
     kind = before.kind
-    for file, mark in files.items():
-        (others if mark.part in HELD_OUT or file in before.held_out else kept)[mark.spelled] = None
+    for mark in files.values():  # How held-out files spell a class does not count.
+        (others if mark.part in HELD_OUT else kept)[mark.spelled] = None
     for spellings in (others, kept):
         names |= choose_spellings(name for spelled in spellings for name in kind.name(spelled))
     shown = {spelled: kind.respell(spelled, names) for spelled in others | kept}

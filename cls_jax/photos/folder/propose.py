@@ -9,7 +9,7 @@ import os
 import pathlib
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from cls_jax.data.sampling import take_evenly
@@ -140,7 +140,7 @@ def find_splits(listing: Listing, options: FolderOptions) -> dict[str, str]:
 def propose_labeled(listing: Listing, options: FolderOptions) -> Reading:
     """What folders say beside a table of another program: labeled/<class>/ and the splits."""
     bases = {name for name in listing.folders if fold_class(name) in ("labeled", "labelled")}
-    marks = mark_labels(_label_within(listing, bases), options.kind)
+    marks = mark_labels(label_within(listing, bases), options.kind)
     return Reading(marks=marks, splits=find_splits(listing, options))
 
 
@@ -227,7 +227,7 @@ def _label_by_class(listing: Listing, splits: Mapping[str, str]) -> dict[str, st
     """Image → class, by the folders in those for training, or else by at least two at the top."""
     bases = {name for name, kind in splits.items() if kind == "train"}
     if bases:
-        return _label_within(listing, bases)
+        return label_within(listing, bases)
     tops = {name.split("/")[0] for name in listing.files.names() if name.count("/") == 1}
     tops -= splits.keys()
     if len(set(map(fold_class, tops))) < 2 or all(map(find_part, tops)):
@@ -235,7 +235,8 @@ def _label_by_class(listing: Listing, splits: Mapping[str, str]) -> dict[str, st
     return {name: top for name in listing.files.names() if (top := name.split("/")[0]) in tops}
 
 
-def _label_within(listing: Listing, bases: set[str]) -> dict[str, str]:
+def label_within(listing: Listing, bases: Collection[str]) -> dict[str, str]:
+    """Image → class, by the class folders in some folders."""
     paths = ((name, name.split("/", 2)) for name in (listing.files.names() if bases else ()))
     return {
         name: path[1]

@@ -194,7 +194,7 @@ class Training:
     def _hold_out(self, counts: Counts) -> list[str]:
         """The argument that keeps the checked photos out, see `start` and `hold_out`."""
         catalog = read_catalog(self._folder, list_images(self._folder), self._options)
-        if catalog.has_part("validation"):
+        if any(mark.part == "validation" for mark in catalog.marks.files.values()):
             return []
         if counts.checks >= MIN_CHECKS:
             share = min(counts.checks / counts.labels, _MAX_HELD_OUT)
