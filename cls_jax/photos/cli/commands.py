@@ -157,7 +157,7 @@ def evaluate_workdir(
     With a `step`, those of another checkpoint, see `load`, and it only prints.
     """
     from cls_jax.photos.inference.assessment import evaluate_folder, evaluate_run
-    from cls_jax.photos.inference.scores import describe_figures
+    from cls_jax.photos.start.scores import describe_figures
 
     if folder is None:
         found = evaluate_run(workdir, data_dir, eval_batch_size, step)

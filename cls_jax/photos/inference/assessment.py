@@ -42,7 +42,6 @@ from cls_jax.photos.inference.calibration import (
 )
 from cls_jax.photos.inference.predictor import RANDOM, choose_predictor
 from cls_jax.photos.inference.run import InstantRun, Run, check_photos, open_run
-from cls_jax.photos.inference.scores import CLASSES, TAGS, Figures, Scoring, write_figures
 from cls_jax.photos.inference.suspects import take_unlabeled
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
@@ -56,6 +55,7 @@ from cls_jax.photos.inference.unknown import (
 from cls_jax.photos.shell import write_command
 from cls_jax.photos.start.fit_instant import INSTANT
 from cls_jax.photos.start.fit_labels import read_copies
+from cls_jax.photos.start.scores import CLASSES, TAGS, Figures, Scoring, write_figures
 from cls_jax.runs.folder import LABELED_INDICES, read_labeled_rows, read_result, write_result
 from cls_jax.training.evaluate import Accuracies
 

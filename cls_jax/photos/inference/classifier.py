@@ -31,8 +31,8 @@ from cls_jax.photos.inference.inputs import (
     iterate_inputs,
 )
 from cls_jax.photos.inference.networks import Networks
-from cls_jax.photos.inference.scores import Scoring
 from cls_jax.photos.inference.unknown import FolderImages, UnknownScore
+from cls_jax.photos.start.scores import Scoring
 
 _NUM_TOP = 5  # Classes.
 

@@ -37,7 +37,6 @@ from cls_jax.photos.inference.networks import (
     open_instant_networks,
     open_trained_networks,
 )
-from cls_jax.photos.inference.scores import TAGS, Target, get_target
 from cls_jax.photos.inference.unknown import (
     FOLDER_IMAGES,
     FolderImages,
@@ -47,6 +46,7 @@ from cls_jax.photos.inference.unknown import (
 from cls_jax.photos.start.fit_instant import INSTANT, fit_instant
 from cls_jax.photos.start.frozen import compute_frozen
 from cls_jax.photos.start.hold_out import open_run_dataset
+from cls_jax.photos.start.scores import TAGS, Target, get_target
 from cls_jax.photos.start.stages import train_with_stages
 from cls_jax.runs.folder import CHECKPOINTS, CONFIG, read_dataset_description, read_result
 from cls_jax.training.evaluate import Accuracies, create_evaluate

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from cls_jax.photos.inference.scores import Reliability
+from cls_jax.photos.start.scores import Reliability
 
 WIDTH, HEIGHT = 480, 250
 MAX_POINTS = 300

@@ -22,17 +22,17 @@ from cls_jax.photos.features.decide import decide
 from cls_jax.photos.folder.instant_config import get_method_name
 from cls_jax.photos.inference.calibration import Calibration, read_calibration
 from cls_jax.photos.inference.run import Run, check_photos, open_run
-from cls_jax.photos.inference.scores import (
+from cls_jax.photos.inference.suspects import (
+    Suspect,
+    judge_labels,
+    take_unlabeled,
+)
+from cls_jax.photos.start.scores import (
     CLASSES,
     Figures,
     Scoring,
     Target,
     get_target,
-)
-from cls_jax.photos.inference.suspects import (
-    Suspect,
-    judge_labels,
-    take_unlabeled,
 )
 from cls_jax.runs.folder import (
     LABELED_INDICES,

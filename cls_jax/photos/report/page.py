@@ -30,7 +30,12 @@ from cls_jax.photos.folder.options import get_folder_options
 from cls_jax.photos.inference.calibration import MIN_IMAGES, apply_calibration
 from cls_jax.photos.inference.predictor import expect_accuracy
 from cls_jax.photos.inference.run import Run
-from cls_jax.photos.inference.scores import (
+from cls_jax.photos.inference.suspects import write_suspects
+from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
+from cls_jax.photos.report.data import NUM_PICTURES, RunData, collect_run
+from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
+from cls_jax.photos.start.fit_instant import INSTANT
+from cls_jax.photos.start.scores import (
     CLASSES,
     TAGS,
     compute_reliability,
@@ -38,11 +43,6 @@ from cls_jax.photos.inference.scores import (
     format_percent,
     write_class_table,
 )
-from cls_jax.photos.inference.suspects import write_suspects
-from cls_jax.photos.report.charts import create_panels, draw_panel, draw_reliability, find_last
-from cls_jax.photos.report.data import NUM_PICTURES, RunData, collect_run
-from cls_jax.photos.report.outcome import describe_labelers, describe_outcome
-from cls_jax.photos.start.fit_instant import INSTANT
 
 REPORT = "report.html"
 # Up to this number of classes, the confusion matrix shows every count.

@@ -9,7 +9,7 @@ import csv
 import dataclasses
 import itertools
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from cls_jax.data.types import Dataset, Split
 from cls_jax.io import to_csv, write_atomically
 from cls_jax.photos.features.accuracy import Estimate, NewSources
 from cls_jax.photos.features.copies import find_copies, measure_without_copies
-from cls_jax.photos.features.decide import decide
 from cls_jax.photos.features.graph import compute_weight
 from cls_jax.photos.features.infer import Inferred, infer
 from cls_jax.photos.features.instant import (
@@ -27,15 +26,14 @@ from cls_jax.photos.features.instant import (
 )
 from cls_jax.photos.features.relations import Relations
 from cls_jax.photos.features.tag_accuracy import estimate_tags
-from cls_jax.photos.features.tags import choose_thresholds, find_right, group_tagged, infer_tags
+from cls_jax.photos.features.tags import choose_thresholds, group_tagged, infer_tags
 from cls_jax.photos.folder.kinds import join_tags, read_sets
 from cls_jax.photos.start.frozen import (
     RunFeatures,
 )
-from cls_jax.runs.folder import (
-    write_pseudo_labels,
-)
-from cls_jax.training.evaluate import Accuracies, compute_accuracies
+from cls_jax.photos.start.scores import Scoring
+from cls_jax.runs.folder import write_pseudo_labels
+from cls_jax.training.evaluate import Accuracies
 
 NEAR_COPIES = "near_copies.csv"  # In the folder of a run.
 _HEADER = ("file", "part", "copy_of")
@@ -61,11 +59,6 @@ BASELINES = (
 TAG_FIGURES = ("labels/tags", "test/mean_average_precision")
 # The same of a dataset whose sources are known, where it is not too early to say.
 SOURCE_FIGURES = tuple(f"labels/{name}" for name in NewSources._fields)
-
-
-# Which images are named right, bool [B], and accuracies in percent of a part of that name, from
-# probabilities float32 [N, B, K] and the numbers of the images' labels, int [B].
-_Judge = Callable[[np.ndarray, np.ndarray, str], tuple[np.ndarray, Accuracies]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -141,11 +134,8 @@ def fit_labels(dataset: Dataset, labeled: np.ndarray, features: RunFeatures) -> 
         "instant": fit_classifier(network, relations, inferred),
     }
 
-    def judge(p_NBK: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
-        accuracies = compute_accuracies(p_NBK, labels_B, part)
-        return decide(p_NBK[0]).is_right(labels_B), accuracies
-
-    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
+    scoring = Scoring(dataset.class_names)
+    accuracies, copies = _measure(dataset, features, relations, classifiers, scoring)
     return FittedClasses(
         rows=features.rows,
         is_labeled=is_labeled,
@@ -179,12 +169,8 @@ def fit_tags(
     estimate = estimate_tags(p_BT, inferred.held_out, given_BT, groups_B, thresholds)
     classifier = TaggedClassifier(features.network, inferred.head, sets.names, thresholds)
 
-    def judge(p_NBT: np.ndarray, labels_B: np.ndarray, part: str) -> tuple[np.ndarray, Accuracies]:
-        is_right = find_right(p_NBT[0], sets.mark(labels_B), thresholds)
-        return is_right, {f"{part}/accuracy": 100 * float(is_right.mean())}
-
-    classifiers = {"instant": classifier}
-    accuracies, copies = _measure(dataset, features, relations, classifiers, judge)
+    classifiers, scoring = {"instant": classifier}, Scoring(sets.names, thresholds)
+    accuracies, copies = _measure(dataset, features, relations, classifiers, scoring)
     names = np.array(sets.names)
     found = [join_tags(names[has_T].tolist()) for has_T in p_BT >= thresholds]
     texts, numbers = np.unique(found, return_inverse=True)
@@ -217,18 +203,19 @@ def _measure(
     features: RunFeatures,
     relations: Relations,
     classifiers: Mapping[str, InstantClassifier | TaggedClassifier],
-    judge: _Judge,
+    scoring: Scoring,
 ) -> tuple[dict[str, Accuracies], dict[str, np.ndarray]]:
     """The accuracies and near-copies of a `Fitted`, on the validation and test images."""
     accuracies, copies = {name: Accuracies() for name in classifiers}, dict[str, np.ndarray]()
     images = dataset.train.take(features.rows).images
     for part, held_out in features.held_out.items():
         split = dataset.held_out[part]
+        known = scoring.number(split.labels, dataset.class_names)
         copies[part] = find_copies(relations, images, held_out, split.images.__getitem__)
         for name, classifier in classifiers.items():
             p_NBK, _ = classifier.predict_with_features(held_out)
-            is_right, measured = judge(p_NBK, split.labels, part)
-            accuracies[name] |= measured
+            accuracies[name] |= scoring.measure(p_NBK, known, part)
+            is_right = scoring.find_right(p_NBK[0], known)
             accuracies[name] |= measure_without_copies(is_right, copies[part] >= 0, part)
     return accuracies, copies
 

@@ -30,7 +30,7 @@ from cls_jax.photos.inference.calibration import (
 )
 from cls_jax.photos.inference.predict_files import predict_files
 from cls_jax.photos.inference.run import create_run, load
-from cls_jax.photos.inference.scores import compute_reliability
+from cls_jax.photos.start.scores import compute_reliability
 from cls_jax.runs.folder import read_result
 from tests.conftest import create_tiny_config
 from tests.outcomes import read_table

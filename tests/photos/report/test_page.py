@@ -24,12 +24,12 @@ from cls_jax.photos.cli import commands, console
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.inference.assessment import evaluate_run
 from cls_jax.photos.inference.calibration import Calibration, apply_calibration
-from cls_jax.photos.inference.scores import PER_CLASS, Scoring, compute_reliability
 from cls_jax.photos.inference.suggest import suggest_files
 from cls_jax.photos.inference.suspects import SUSPECTS, Suspect
 from cls_jax.photos.report import charts
 from cls_jax.photos.report.data import Predictions, RunData, clean_rows
 from cls_jax.photos.report.page import REPORT, overlay_heat_map, render_page, write_report
+from cls_jax.photos.start.scores import PER_CLASS, Scoring, compute_reliability
 from cls_jax.runs.folder import CONFIG, DATASET, LABELED_INDICES, RESULT, read_result
 from cls_jax.runs.metrics import METRICS, read_metrics
 from cls_jax.runs.sessions import SESSIONS, read_sessions

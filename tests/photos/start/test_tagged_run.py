@@ -16,13 +16,13 @@ from cls_jax.errors import UserError
 from cls_jax.photos.cli import commands
 from cls_jax.photos.inference import export
 from cls_jax.photos.inference.assessment import evaluate_folder, evaluate_run
-from cls_jax.photos.inference.scores import PER_CLASS
 from cls_jax.photos.plan import plan
 from cls_jax.photos.plan.describe import describe_folder
 from cls_jax.photos.plan.plan import Request, plan_config, plan_run
 from cls_jax.photos.plan.rules import create_folder_config
 from cls_jax.photos.report.outcome import describe_expected
 from cls_jax.photos.report.page import REPORT, write_report
+from cls_jax.photos.start.scores import PER_CLASS
 from tests.outcomes import read_table
 from tests.photos.helpers import write_image, write_weights
 

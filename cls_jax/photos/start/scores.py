@@ -1,4 +1,7 @@
-"""Metrics of predictions, for `cls-jax evaluate` and the report. B images, K classes."""
+"""Metrics of predictions, for a run's result, `cls-jax evaluate` and the report.
+
+Shape suffixes: N networks, B images, K classes, T tags.
+"""
 
 import pathlib
 from collections.abc import Callable, Sequence
@@ -160,18 +163,18 @@ class Scoring(NamedTuple):
             return decide(p_BK).is_right(known)
         return find_right(p_BK, known, self.thresholds)
 
-    def measure(self, p_NBK: np.ndarray, known: np.ndarray) -> Accuracies:
-        """Accuracies of N networks in percent, as `compute_accuracies` names them.
+    def measure(self, p_NBK: np.ndarray, known: np.ndarray, split: str = "test") -> Accuracies:
+        """Accuracies of N networks in percent, as `compute_accuracies` names those of a split.
 
         Of tags, by the probabilities of network 1: the share of images with all tags right, and the
         mean average precision.
         """
         if self.thresholds is None:
-            return compute_accuracies(p_NBK, known)
+            return compute_accuracies(p_NBK, known, split)
         figures = self.compute_figures(p_NBK[0], known)
         measured = {
-            "test/accuracy": 100 * figures.accuracy,
-            "test/mean_average_precision": 100 * figures.macro.area,
+            f"{split}/accuracy": 100 * figures.accuracy,
+            f"{split}/mean_average_precision": 100 * figures.macro.area,
         }
         return {name: value for name, value in measured.items() if not np.isnan(value)}
 

@@ -12,8 +12,8 @@ from sklearn.metrics import (
 )
 
 from cls_jax.photos.features.accuracy import wilson_interval
-from cls_jax.photos.inference import scores
-from cls_jax.photos.inference.scores import Scoring
+from cls_jax.photos.start import scores
+from cls_jax.photos.start.scores import Scoring
 from tests.outcomes import read_table
 
 NAMES = ("boots", "gloves", "hat")
