@@ -164,12 +164,11 @@ def read_parts(
     else.
     """
     parts, counts = dict[str, str](), Counter(rows)
-    usual = "train" if headers else ""
-    for row in counts:
-        pairs = list(zip(headers, row.split("\0"), strict=False))
-        found = [_read_part(header, cell) for header, cell in pairs]
+    kinds = {row: list(map(_read_part, headers, row.split("\0"))) for row in counts}
+    for row, found in kinds.items():
         if None in found:
-            header, cell = pairs[found.index(None)]
+            place = found.index(None)
+            header, cell = headers[place], row.split("\0")[place]
             return {}, Fault(
                 f"{table} has {cell!r:.100} in the column {header!r:.100}, which is none of train, "
                 "val and test: write one of them in each row, or rename the column."
@@ -180,10 +179,9 @@ def read_parts(
                 f"{table} has rows that are {' and '.join(others)} images at once by the columns "
                 f"{' and '.join(map(repr, headers))}: keep one of the columns."
             )
-        parts[row] = others[0] if others else usual
+        parts[row] = others[0] if others else "train" if headers else ""
     for place, header in enumerate(headers):
-        kinds = {row: _read_part(header, row.split("\0")[place]) for row in counts}
-        num_held_out = sum(counts[row] for row in counts if kinds[row] in HELD_OUT)
+        num_held_out = sum(counts[row] for row in counts if kinds[row][place] in HELD_OUT)
         if _find_flag(header) and 2 * num_held_out > len(rows):
             return {}, Fault(
                 f"{num_held_out:,} of {len(rows):,} rows of {table} would be held out by the "

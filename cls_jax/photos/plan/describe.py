@@ -24,9 +24,9 @@ _NUM_SHOWN_CLASSES = 20
 
 def describe_imbalance(summary: FolderSummary) -> str | None:
     """A warning if one class has at least twice as many labels as another, or None."""
-    if summary.imbalance < 2:
-        return None
     counts = summary.class_counts
+    if summary.kind.compare(counts.values()) < 2:
+        return None
     largest, smallest = max(counts, key=counts.__getitem__), min(counts, key=counts.__getitem__)
     return (
         f"Classes are unequal: {counts[largest]:,} labels of {largest!r} and {counts[smallest]:,} "
@@ -93,11 +93,12 @@ def _describe_measured(plan: Plan, facts: Facts) -> list[str | None]:
 def describe_folder(summary: FolderSummary, sources: str = "") -> list[str | None]:
     """Lines about the images. `sources` proposes some, where nothing else does."""
     counts, short = summary.class_counts, summary.sizes.min(axis=1)
+    layout = summary.layout
     width = min(max(map(len, counts)), 40)
-    validation = f", {summary.num_validation:,} validation" if summary.num_validation else ""
+    validation = f", {len(layout.validation):,} validation" if layout.validation else ""
     lines: list[str | None] = [
         f"Images:      {summary.num_labeled:,} labeled, {summary.num_unlabeled:,} unlabeled"
-        f"{validation} and {summary.num_test:,} test images; {len(counts):,} "
+        f"{validation} and {len(layout.test):,} test images; {len(counts):,} "
         f"{summary.kind.word} with labels:",
         *(
             f"  {make_printable(name):{width}}  {count:,}"
@@ -108,8 +109,8 @@ def describe_folder(summary: FolderSummary, sources: str = "") -> list[str | Non
         lines.append(f"  and {len(counts) - _NUM_SHOWN_CLASSES:,} more")
     lines += [
         *_describe_read(summary),
-        *(_describe_sources(summary) or [summary.layout.proposal or sources]),
-        *summary.layout.warnings,
+        *(_describe_sources(summary) or [layout.proposal or sources]),
+        *layout.warnings,
         f"Short side:  {short.min():,} to {short.max():,} pixels, median {int(np.median(short)):,}",
     ]
     if summary.bit_depth < 16:

@@ -158,7 +158,7 @@ class Budget:
         measured, summary = self.measured, self.summary
         num_networks = get_method(config.method.name).num_networks
         infer = measured.estimate_step(image_size, 1) / _PREDICTIONS_PER_STEP / count_views(config)
-        num_held_out = summary.num_validation + summary.num_test
+        num_held_out = len(summary.layout.validation) + len(summary.layout.test)
         num_labeled, num_others = self._count_training()
         num_fitted = num_labeled + min(num_others, config.model.inferred_images or num_others)
         seconds = _FIXED_SECONDS

@@ -260,7 +260,8 @@ def test_more_images_than_the_time_can_describe_stay_out_of_the_graph(monkeypatc
         )
     ]
     assert rest[1] > rest[0] + 10
-    slow, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"num_test": 20_000})
+    layout = create_summary().layout._replace(test=range(20_000))
+    slow, _ = choose(monkeypatch, 1.0, 10.0, per_image=0.01, folder={"layout": layout})
     assert slow.eval_every == slow.num_steps  # An evaluation takes minutes.
 
 

@@ -32,7 +32,7 @@ def create_summary(side=500, num_images=10_000, root=pathlib.Path("photos")):
     sizes = np.asarray([[side, 2 * side]] * 9)
     empty = Rows(ImageFiles(), np.zeros(0, int), np.zeros(0, np.int32), ("cat", "dog"))
     layout = Layout(("cat", "dog"), empty, empty, empty, [], [])
-    return FolderSummary(root, layout, counts, 40, num_images - 40, 0, sizes)
+    return FolderSummary(root, layout, counts, 40, num_images - 40, sizes)
 
 
 def create_plan(summary=None, resources=CPU, method="cls", **settings):
