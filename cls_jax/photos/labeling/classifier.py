@@ -88,23 +88,6 @@ class SessionClassifier:
         """
         return self._trained.improve(self._fitted)
 
-    def describe_shortly(self) -> str:
-        """The accuracy by the newest classifier in a few words, "" without one.
-
-        With the number of answers that it has learned: there may be more since.
-        """
-        fitted = self.get()
-        if fitted is None or (estimate := fitted.estimate) is None:
-            return ""
-        if estimate.accuracy is None:
-            return f"Too early to say how many {fitted.right}"
-        return f"About {estimate.accuracy:.0f}% of {fitted.others} {fitted.right}{fitted.by}"
-
-    def describe_namer(self) -> str:
-        """What names the photos: the instant classifier or trained networks. "" for neither yet."""
-        fitted = self.get()
-        return fitted.namer if fitted else ""
-
     def estimate(self) -> Estimate | None:
         """The accuracy of what names the photos on those without an answer. None if unknown."""
         fitted = self.get()

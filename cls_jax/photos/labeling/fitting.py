@@ -77,6 +77,15 @@ class Fitted(Classified):
         """The photos with a label."""
         return int((self.labels >= 0).sum())
 
+    @property
+    def accuracy_in_short(self) -> str:
+        """The accuracy in a few words, with the number of answers: there may be more since."""
+        if self.estimate is None:
+            return ""
+        if self.estimate.accuracy is None:
+            return f"Too early to say how many {self.right}"
+        return f"About {self.estimate.accuracy:.0f}% of {self.others} {self.right}{self.by}"
+
     @functools.cached_property
     def labeled(self) -> tuple[np.ndarray, np.ndarray]:
         """The photos with a label, int [n], and descriptors of unit length, float32 [n, C]."""

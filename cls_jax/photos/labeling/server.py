@@ -159,11 +159,12 @@ class _Service:
         session, classifier = self._parts.session, self._parts.classifier
         classifier.follow()
         self._parts.trained.follow()
+        fitted = classifier.get()
         return {
             **views.describe(session, _get_window(request), _get_question(request)),
             "is_training": self._parts.training.is_running(),
-            "named_right": classifier.describe_shortly(),
-            "named_by": classifier.describe_namer(),
+            "named_right": fitted.accuracy_in_short if fitted else "",
+            "named_by": fitted.namer if fitted else "",
         }
 
     def get_report(self, request: Request) -> Response:

@@ -429,7 +429,7 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
     assert follow(**compared) == (["c", "b"], {"c"}, "b"), networks.message
     # The page says which classifier its figures are of, and none of the other's.
-    assert classifier.describe_namer() == f"the trained networks of {runs[-1]}"
+    assert classifier.get().namer == f"the trained networks of {runs[-1]}"
     assert classifier.describe()["accuracy"].startswith("Better: of 20 random photos")
     assert classifier.estimate().accuracy is None
     assert classifier.get() is classifier.get()  # Not computed for each request.
@@ -441,10 +441,10 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
         "(17 to 55%), measured on 21 random photos."
     )
     shortly = "About 33% of the other photos are named right by the trained networks"
-    assert classifier.describe_shortly() == shortly
+    assert classifier.get().accuracy_in_short == shortly
     decide_all(answered, "abcabcabca", start=9)  # Which the networks have not learned.
     assert {row["label"] for row in classifier.list_rows()[19:]} == {"a", "b", "c"}
-    assert classifier.describe_namer() == "the instant classifier after 19 answers"
+    assert classifier.get().namer == "the instant classifier after 19 answers"
 
 
 @pytest.mark.usefixtures("answered")

@@ -62,12 +62,12 @@ def test_accuracies_count_copies_once(folder, kinds):
     others = "of the other photos are named right, after 11 answers"
     for image in (1, 2, 4, 5):  # Two of three classes keep one answer.
         decide(session, image, "", decision="skip")
-    assert classifier.describe_shortly() == f"{about}% {others}"  # Of one fit until the next.
-    assert classifier.describe_namer() == f"{who} after 11 answers"
+    assert classifier.get().accuracy_in_short == f"{about}% {others}"  # Of one fit until the next.
+    assert classifier.get().namer == f"{who} after 11 answers"
     classifier._wait()
     early = "Too early to say: 2 of 3 classes have only one answer."
     assert classifier.describe()["accuracy"] == early
-    assert classifier.describe_shortly() == "Too early to say how many are named right"
+    assert classifier.get().accuracy_in_short == "Too early to say how many are named right"
 
 
 def test_views_follow_the_labels(answered, kinds):
