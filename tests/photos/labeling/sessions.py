@@ -55,10 +55,10 @@ def describe_some(readable, features) -> Features:
     return Features(np.array(readable), FrozenFeatures(features, features, features[:, :0]))
 
 
-def open_ready(root: pathlib.Path, kinds, class_names=(), features=None) -> Session:
-    """A session that is ready for labels, by default with `create_features`."""
+def open_ready(root: pathlib.Path, kinds, class_names=(), features=None, **options) -> Session:
+    """A session with options of `open_session` that is ready, by default with `create_features`."""
     features = create_features(kinds) if features is None else features
-    session = open_session(root, class_names)
+    session = open_session(root, class_names, **options)
     session.load(lambda report: describe_some(range(len(kinds)), features))
     return session
 

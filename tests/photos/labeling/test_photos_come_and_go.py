@@ -252,11 +252,15 @@ def test_photos_that_come_later_are_offered_and_broken_ones_tried_again(folder, 
 
 
 @pytest.mark.usefixtures("kinds")
-def test_the_extra_and_folders_without_images_name_the_remedy(tmp_path, folder, monkeypatch):
+def test_what_cannot_be_labeled_names_the_remedy(tmp_path, folder, monkeypatch):
     (tmp_path / "empty").mkdir()
-    for name, remedy in (("missing", "not a folder"), ("empty", "no photo")):
+    for name, remedy, options in (
+        ("missing", "not a folder", {}),
+        ("empty", "no photo", {}),
+        ("photos", "There is no backbone 'lite9'", {"backbone": "lite9"}),
+    ):
         with pytest.raises(UserError, match=remedy):
-            commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True)
+            commands.label(str(tmp_path / name), "cat,dog", 0, no_browser=True, **options)
     with monkeypatch.context() as patch:
         patch.setattr(os, "access", lambda path, mode: False)
         with pytest.raises(UserError, match="photos is not writable: change its permissions"):

@@ -163,13 +163,10 @@ def test_every_answer_has_the_security_headers(client):
 
 def test_the_page_needs_nothing_inline_and_nothing_from_outside(client):
     page = client.get("/").text
-    assert "style=" not in page
-    assert "<style" not in page
+    assert not re.search("style=|<style", page)
     assert page.count("<script") == page.count('<script type="module" src="/page/main.js">') == 1
     for name in ("main.js", "next.js", "chooser.js", "dom.js", "check.js", "style.css"):
-        text = client.get(f"/page/{name}").text
-        assert "innerHTML" not in text
-        assert "://" not in text
+        assert not re.search("innerHTML|://", client.get(f"/page/{name}").text), name
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from tests.photos.labeling.pages import (
     wait_for_photo,
     wait_until,
 )
-from tests.photos.labeling.sessions import create_photos, describe_some, fit
+from tests.photos.labeling.sessions import create_photos, fit, open_ready
 
 TAGS = ("boots", "coat", "hat")
 OPTIONS = AUTOMATIC._replace(tags=True)
@@ -50,9 +50,8 @@ def open_tagged(folder, num_images=60, class_names=TAGS):
     rng = np.random.default_rng(1)
     features = draw_truth(num_images) @ rng.normal(size=(len(TAGS), 32))
     features += 0.3 * rng.normal(size=features.shape)
-    session = open_session(folder, class_names, OPTIONS)
-    session.load(lambda report: describe_some(range(num_images), features.astype(np.float32)))
-    return session
+    features = features.astype(np.float32)
+    return open_ready(folder, range(num_images), class_names, features, options=OPTIONS)
 
 
 @pytest.fixture
@@ -91,8 +90,8 @@ def test_a_label_is_the_tags_of_a_photo_or_none_of_them(folder, session):
     state = views.describe(session)
     assert [(one["name"], one["count"]) for one in state["classes"]] == [(tag, 1) for tag in TAGS]
     assert state["counts"] == {"images": 60, "labeled": 3, "none": 0, "skipped": 1}
-    again = open_session(folder, (), OPTIONS)
-    again.load(lambda report: describe_some(range(60), np.eye(60, dtype=np.float32)))
+    features = np.eye(60, dtype=np.float32)
+    again = open_ready(folder, range(60), features=features, options=OPTIONS)
     assert list_labels(again, 4) == list_labels(session, 4)
     assert again.known.find_keys() == session.known.find_keys()
     with pytest.raises(RefusedError, match="no such class"):

@@ -8,9 +8,7 @@ import pytest
 from PIL import Image
 
 from cls_jax.config import with_values
-from cls_jax.errors import UserError
 from cls_jax.models.weights.backbones import BUILTIN
-from cls_jax.photos.cli import commands
 from cls_jax.photos.features.accuracy import Estimate, count_labels, describe_estimate
 from cls_jax.photos.features.backbones import Backbones
 from cls_jax.photos.features.network import FrozenFeatures
@@ -181,8 +179,6 @@ def test_the_networks_of_a_session_see_new_photos_and_train(
     assert training._command[-3:] == ["--instant", *saved]
     training.start(FINE_TUNE, Counts(2, 4, 0, 15), 2)  # There are no 20 photos to check.
     assert training._command[5:] == ["2", *trained]
-    with pytest.raises(UserError, match="There is no backbone 'lite9'"):
-        commands.label(str(folder), None, 0, no_browser=True, backbone="lite9")
 
 
 def test_a_class_is_mixed_up_with_the_one_that_unsure_photos_may_be():
