@@ -2,18 +2,15 @@
 
 import pytest
 
-from cls_jax.photos.labeling.changes import rename_class
 from tests.photos.labeling.pages import (
     CLICK_AGAIN,
     OPEN,
     SETTLE_MS,
     choose,
-    enter,
     hear,
     press,
     read_decisions,
     read_name,
-    see,
     show,
     wait_for_count,
     wait_for_decisions,
@@ -27,6 +24,7 @@ from tests.photos.labeling.sessions import (
 )
 
 LOST = "Not taken: the button that you pressed is"
+NEXT = "This is the next photo: look at it, then press"
 WITH_OTHERS = [
     *(
         f"{modifier}+{key}"
@@ -35,22 +33,7 @@ WITH_OTHERS = [
     ),
     *("Control+Shift+z", "Control+Alt+z", "Control+1", "Alt+1", "Meta+0"),
 ]
-NEXT = "This is the next photo: look at it, then press"
 
-# A key that comes as soon as another photo does.
-ANSWER_SWAP = """(name) => {
-  const watch = new MutationObserver(() => {
-    const shown = document.querySelector("figcaption").textContent;
-    if (shown.startsWith(name)) return;
-    watch.disconnect();
-    const press = new KeyboardEvent("keydown", { key: "1", bubbles: true });
-    setTimeout(() => {
-      window.said = document.querySelector("#toast").textContent;
-      document.body.dispatchEvent(press);
-    }, 200);
-  });
-  watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
-}"""
 # Presses a key again as soon as another photo is painted, however slow this machine is.
 PRESS_WHEN_SHOWN = """(key) => {
   const frame = document.querySelector(".frame");
@@ -125,62 +108,6 @@ def test_a_key_that_pressed_a_button_does_nothing_else(page, folder, key):
     assert [row[1] for row in read_decisions(folder)[6:]] == labels
     press(page, "1")  # Other keys mean what they always do.
     assert read_decisions(folder)[-1][1] == "cat"
-
-
-@pytest.mark.slow
-def test_a_photo_that_is_shown_stays_until_it_has_an_answer(page, begun, folder):
-    """Whatever other windows and programs do, and also once its window comes back."""
-    name = read_name(page)
-    own = begun.known.index[name]
-    for image in range(6, 60):
-        if image != own and image % 3:
-            decide(begun, image, CLASSES[image % 3], "other")
-    begun.mark([i for i in range(60) if i != own and i % 3 == 0][4:], "dog")
-    wait_for_count(page, "4")
-    page.wait_for_timeout(100)
-    assert read_name(page) == name
-    with (folder / "labels.csv").open("a") as table:
-        table.write("IMG_0030.png,cat,label,2099-01-01T00:00:00Z\n")
-    page.wait_for_function("() => document.querySelector('#strip button').title === 'IMG_0030.png'")
-    assert read_name(page) == name
-    press(page, "3")
-    assert (name, "owl", "label") in read_decisions(folder)
-
-
-@pytest.mark.slow
-def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_the_next_one(
-    page, begun, folder
-):
-    name = read_name(page)
-    page.evaluate(ANSWER_SWAP, name)
-    decide(begun, begun.known.index[name], "dog", "other")
-    hear(page, "look at it, then press again")
-    assert page.evaluate("said") == f"{name} was labeled elsewhere. This is another photo."
-    assert read_name(page) != name
-    assert len(read_decisions(folder)) == 7
-    press(page, "1")
-    gone = read_name(page)
-    (folder / gone).unlink()
-    begun.leave_out_missing()
-    hear(page, f"{gone} needs no answer anymore")
-    assert len(read_decisions(folder)) == 8
-
-
-@pytest.mark.slow
-def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(visit, folder):
-    session = open_ready(folder, create_photos(folder, 12), ["paper", "glass"])
-    with visit(session) as page:
-        name = read_name(page)
-        page.keyboard.type("p")
-        see(page, "#enter:has-text('Enter: paper')", "ArrowDown")
-        session.change("other", rename_class, "paper", "")
-        page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
-        page.keyboard.press("Enter")
-        page.wait_for_timeout(200)
-        assert not (folder / "labels.csv").exists()
-        enter(page, "en")
-        wait_for_count(page, "1")
-    assert read_decisions(folder) == [(name, "pen", "label")]
 
 
 @pytest.mark.slow

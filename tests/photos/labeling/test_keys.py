@@ -230,9 +230,8 @@ USES = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds, use):
+def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(session, use):
     """If nothing else has it. Its key is then the next one's."""
-    session = open_ready(folder, kinds, ["cat", "dog"])
     session.decide([Change(0, "label", "Shirt ", 0), Change(1, "label", "Shirt ", 0)], "w", True)
     assert read_keys(session) == {"cat": "1", "dog": "2", "Shirt": "3"}
     USES[use](session)
@@ -242,8 +241,7 @@ def test_the_undo_of_an_answer_takes_back_the_class_that_it_added(folder, kinds,
     assert read_keys(session)["coat"] == ("3" if use in ("nothing", "key") else "4")
 
 
-def test_an_answer_that_is_refused_adds_no_class_nor_does_one_with_a_known_class(folder, kinds):
-    session = open_ready(folder, kinds, ["cat", "dog"])
+def test_an_answer_that_is_refused_adds_no_class_nor_does_one_with_a_known_class(session):
     decide(session, 0, "cat")
     for labels, adds, error, why in (
         ({0: "owl"}, True, ConflictError, r"^IMG_0000.* was labeled in the meantime"),

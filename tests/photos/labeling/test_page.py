@@ -33,7 +33,6 @@ from tests.photos.labeling.pages import (
     find_violations,
     hear,
     intercept,
-    open_labeled,
     press,
     read_all,
     read_decisions,
@@ -300,12 +299,11 @@ def test_a_view_has_its_heading_before_its_content_arrives(page):
 
 
 @pytest.mark.parametrize("viewport", one_of(PHONE, DESKTOP, ZOOMED))
-def test_axe_finds_nothing_and_nothing_is_cut_off(visit, folder, axe, viewport):
-    session = open_labeled(folder, 24)
-    decide(session, 6, CLASSES[1], "other")
-    session.change("other", describe_class, CLASSES[0], "has whiskers")
-    session.change("other", set_example, 0)
-    with visit(session, viewport) as page:
+def test_axe_finds_nothing_and_nothing_is_cut_off(visit, begun, axe, viewport):
+    decide(begun, 6, CLASSES[1], "other")
+    begun.change("other", describe_class, CLASSES[0], "has whiskers")
+    begun.change("other", set_example, 0)
+    with visit(begun, viewport) as page:
         check_views(page, axe, viewport)
 
 
@@ -365,7 +363,7 @@ def test_pictures_that_arrive_move_nothing(page):
     assert sum(page.evaluate("window.moved")) < 0.01
 
 
-def test_a_photo_to_try_is_shown_and_labeled_when_it_is_added(visit, folder, monkeypatch):
+def test_a_photo_to_try_is_shown_and_labeled_when_it_is_added(monkeypatch, page, folder):
     def load(paths, report=None, backbones=None):
         return describe_some(range(len(paths)), create_features([0] * len(paths)))
 
@@ -373,19 +371,18 @@ def test_a_photo_to_try_is_shown_and_labeled_when_it_is_added(visit, folder, mon
     monkeypatch.setattr(classifier, "read_photo", lambda file, backbones: load([file]).frozen)
     path = folder.parent / "photo.tif"  # Browsers do not show it.
     Image.new("RGB", (40, 30), "teal").save(path)
-    with visit(open_labeled(folder, 24)) as page:
-        show(page, "try")
-        page.set_input_files("#files", path)
-        page.wait_for_selector(".verdict")
-        page.wait_for_function("() => document.querySelector('.card > img').naturalWidth === 40")
-        page.get_by_label("Add photo.tif to the folder").press("Enter")
-        page.wait_for_selector("figcaption:has-text('photo.tif')")  # It is asked about.
-        read_name(page)
-        enter(page, "newt")
-        page.wait_for_selector(".card button:text-is('Added as photo.tif')")
-        wait_for_count(page, "7")
-        hear(page, "photo.tif is no longer newt", "Control+z")  # The label first,
-        hear(page, "photo.tif stays in the folder", "Control+z")  # and no answer before it.
+    show(page, "try")
+    page.set_input_files("#files", path)
+    page.wait_for_selector(".verdict")
+    page.wait_for_function("() => document.querySelector('.card > img').naturalWidth === 40")
+    page.get_by_label("Add photo.tif to the folder").press("Enter")
+    page.wait_for_selector("figcaption:has-text('photo.tif')")  # It is asked about.
+    read_name(page)
+    enter(page, "newt")
+    page.wait_for_selector(".card button:text-is('Added as photo.tif')")
+    wait_for_count(page, "7")
+    hear(page, "photo.tif is no longer newt", "Control+z")  # The label first,
+    hear(page, "photo.tif stays in the folder", "Control+z")  # and no answer before it.
     assert read_decisions(folder)[-2:] == [
         ("photo.tif", "newt", "label"),
         ("photo.tif", "", "undo"),

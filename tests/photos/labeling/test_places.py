@@ -14,7 +14,6 @@ from tests.photos.labeling.pages import (
     hear,
     hold,
     intercept,
-    open_labeled,
     open_unsure,
     press,
     read_all,
@@ -29,6 +28,20 @@ from tests.photos.labeling.sessions import CLASSES, decide
 pytestmark = pytest.mark.slow  # Two seconds for each thing that a hand may do.
 
 NEW = "These photos are new: look at them, then press again."
+# A key that comes as soon as another photo does.
+ANSWER_SWAP = """(name) => {
+  const watch = new MutationObserver(() => {
+    const shown = document.querySelector("figcaption").textContent;
+    if (shown.startsWith(name)) return;
+    watch.disconnect();
+    const press = new KeyboardEvent("keydown", { key: "1", bubbles: true });
+    setTimeout(() => {
+      window.said = document.querySelector("#toast").textContent;
+      document.body.dispatchEvent(press);
+    }, 200);
+  });
+  watch.observe(document.querySelector("figcaption"), { childList: true, characterData: true });
+}"""
 CLICK_WHEN_CHANGED = """() => {
   const list = document.querySelector(".classes");
   const watch = new MutationObserver(() => {
@@ -61,6 +74,43 @@ def wait_for_row(page, label, names, is_same=False):
         " names.includes(document.querySelector(`[data-label=${label}] .tile`)?.title)",
         arg=[label, names, is_same],
     )
+
+
+def test_a_photo_that_is_shown_stays_until_it_has_an_answer(page, begun, folder):
+    """Whatever other windows and programs do, and also once its window comes back."""
+    name = read_name(page)
+    own = begun.known.index[name]
+    for image in range(6, 60):
+        if image != own and image % 3:
+            decide(begun, image, CLASSES[image % 3], "other")
+    begun.mark([i for i in range(60) if i != own and i % 3 == 0][4:], "dog")
+    wait_for_count(page, "4")
+    page.wait_for_timeout(100)
+    assert read_name(page) == name
+    with (folder / "labels.csv").open("a") as table:
+        table.write("IMG_0030.png,cat,label,2099-01-01T00:00:00Z\n")
+    page.wait_for_function("() => document.querySelector('#strip button').title === 'IMG_0030.png'")
+    assert read_name(page) == name
+    press(page, "3")
+    assert (name, "owl", "label") in read_decisions(folder)
+
+
+def test_a_photo_that_another_window_labels_goes_with_a_word_and_no_key_is_for_the_next_one(
+    page, begun, folder
+):
+    name = read_name(page)
+    page.evaluate(ANSWER_SWAP, name)
+    decide(begun, begun.known.index[name], "dog", "other")
+    hear(page, "look at it, then press again")
+    assert page.evaluate("said") == f"{name} was labeled elsewhere. This is another photo."
+    assert read_name(page) != name
+    assert len(read_decisions(folder)) == 7
+    press(page, "1")
+    gone = read_name(page)
+    (folder / gone).unlink()
+    begun.leave_out_missing()
+    hear(page, f"{gone} needs no answer anymore")
+    assert len(read_decisions(folder)) == 8
 
 
 def test_rows_keep_their_photos_until_they_are_confirmed(visit, folder):
@@ -157,8 +207,8 @@ def test_suspects_keep_their_places_and_are_answered_once(page, begun, folder):
     assert len(read_decisions(folder)) == before + 5
 
 
-def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(visit, folder):
-    with visit(open_labeled(folder, 60), PHONE) as page:
+def test_on_a_phone_no_class_comes_between_a_finger_and_a_photo(visit, begun, folder):
+    with visit(begun, PHONE) as page:
         show(page, "photos")
         names = read_all(page, OPEN)[:6]
         page.locator(OPEN).first.scroll_into_view_if_needed()

@@ -21,6 +21,7 @@ from tests.photos.labeling.pages import (
     read_all,
     read_decisions,
     read_name,
+    see,
     show,
     wait_for_count,
     wait_for_decisions,
@@ -212,6 +213,22 @@ def test_a_class_that_another_window_has_deleted_is_not_added_again(page, begun)
         page.unroute("**/api/state")
         page.reload()
         read_name(page)
+
+
+def test_what_enter_takes_is_not_replaced_if_another_window_deletes_the_class(visit, folder):
+    session = open_ready(folder, create_photos(folder, 12), ["paper", "glass"])
+    with visit(session) as page:
+        name = read_name(page)
+        page.keyboard.type("p")
+        see(page, "#enter:has-text('Enter: paper')", "ArrowDown")
+        session.change("other", rename_class, "paper", "")
+        page.wait_for_selector("#enter:has-text('There is no class “paper” anymore')")
+        page.keyboard.press("Enter")
+        page.wait_for_timeout(200)
+        assert not (folder / "labels.csv").exists()
+        enter(page, "en")
+        wait_for_count(page, "1")
+    assert read_decisions(folder) == [(name, "pen", "label")]
 
 
 def test_a_photo_stays_while_its_class_is_typed_though_another_window_labels_it(
