@@ -30,10 +30,16 @@ from cls_jax.photos.folder.label_table import (
     read_cells,
     read_content,
 )
-from cls_jax.photos.folder.log import NO_MARK, NO_MARKS, FileMarks, LabelRow, choose_spellings, fold
+from cls_jax.photos.folder.log import (
+    NO_MARK,
+    NO_MARKS,
+    FileMarks,
+    choose_spellings,
+    fold,
+    mark_labels,
+)
 from cls_jax.photos.folder.names import (
     HELD_OUT,
-    clean,
     fold_case,
     fold_class,
     group_pairs,
@@ -211,14 +217,16 @@ class Catalog:
         """
         kind = self.folder.options.kind
         tops = {top: part for top, part in self.splits.items() if part in HELD_OUT}
+        inner = self.names.name_marks(mark_labels(label_within(self.folder.listing, tops), kind))
         files = dict(self.base.marks)
         for name in self.folder.listing.files.names() if tops else ():
             if part := tops.get(name.partition("/")[0]):
-                files[name] = files.get(name, NO_MARK)._replace(part=part)
-        inner = label_within(self.folder.listing, tops)
-        rows = [LabelRow(k, v) for k, v in inner.items() if clean(v) and files[k].given == ""]
+                mark = files.get(name, NO_MARK)
+                if mark.given == NO_CLASS_NAME:
+                    mark = inner.get(name, mark)._replace(source=mark.source)
+                files[name] = mark._replace(part=part)
         spelled = {fold_class(one): one for m in files.values() for one in kind.name(m.spelled)}
-        return fold(self.names.name_rows(rows), FileMarks(files, spelled, kind))
+        return FileMarks(files, spelled, kind)
 
     def start_marks(self) -> FileMarks:
         """The same of the images whose names a table can contain."""

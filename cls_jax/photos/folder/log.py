@@ -85,8 +85,8 @@ class Mark(NamedTuple):
         """The label, or None for a file of no class, or one that was skipped."""
         return None if self.decision in (NONE, SKIP) else self.label
 
-    def settle(self) -> "Mark":
-        """What a table says in the end: only labels.csv counts answers, and checks of photos."""
+    def drop_history(self) -> "Mark":
+        """What a table says in the end. Only labels.csv counts answers, and checks of photos."""
         if self.revision < 2 and not self.check:
             return self
         return self._replace(revision=1, is_confirmed=False, check=None)

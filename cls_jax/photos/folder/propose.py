@@ -454,7 +454,7 @@ def collect_labels(table: LabelTable) -> Reading:
     num_found = len(rows) - len(unnamed)
     return Reading(
         shown,
-        marks={name: mark.settle() for name, mark in marks.items()},
+        marks={name: mark.drop_history() for name, mark in marks.items()},
         source_origin=repr(names[columns.source[0]]) if has_sources else "",
         files={shown},
         skipped=[(cell, f"in {shown}, but {why[cell in table.unclear]}") for cell in unnamed],
