@@ -52,6 +52,7 @@ def record_programs(monkeypatch: pytest.MonkeyPatch) -> list[Program]:
     jax.clear_caches()
     network.open_network.cache_clear()  # Those that are open have programs without options.
     monkeypatch.setattr(compilation, "_get_platform", lambda: "gpu")
+    compilation.choose_options(1)  # Which options XLA knows is asked before, not by two threads.
     monkeypatch.setattr(compiler, "compile_or_get_cached", compile_and_list)
     monkeypatch.setattr(pxla.ExecuteReplicated, "__call__", run_and_count)
     # Otherwise only the first run of a program would pass through Python.
