@@ -94,15 +94,15 @@ _MAX_COMPARED = 1_000  # Files about an image each that are compared with its fo
 _FOREIGN = -2  # A class without training images.
 
 
-def find_table(listing: Listing) -> str | None:
-    """The name of the label table, ignoring case. None if there is none.
+def find_table(listing: Listing) -> str:
+    """The name of the label table, ignoring case, or "" if there is none.
 
     Raises a UserError if there are several.
     """
     names = [name for name in listing.others if fold_case(name) == LABELS_CSV]
     if len(names) > 1:
         _refuse(f"The folder has {' and '.join(map(repr, names))}: remove one of them.")
-    return names[0] if names else None
+    return names[0] if names else ""
 
 
 def list_tables(listing: Listing) -> list[str]:
@@ -183,14 +183,13 @@ class Catalog:
 
     folder: Folder  # With the options that labels.csv is read with.
     base: Reading  # Labels without those of labels.csv.
-    table_name: str | None  # Of labels.csv, which may be written otherwise.
-    table: LabelTable  # labels.csv, empty without one.
+    table: LabelTable  # labels.csv, which may be written otherwise. Without one, it has no name.
     names: ClassNames  # Of classes that have numbers.
 
     @property
     def table_path(self) -> pathlib.Path:
         """Where labels.csv is, or will be."""
-        return self.folder.root / (self.table_name or LABELS_CSV)
+        return self.folder.root / (self.table.cells.name or LABELS_CSV)
 
     @functools.cached_property
     def splits(self) -> Mapping[str, str]:
@@ -202,7 +201,7 @@ class Catalog:
     @functools.cached_property
     def told(self) -> Reading:
         """What labels.csv says by itself."""
-        return collect_labels(self.table) if self.table_name is not None else Reading()
+        return collect_labels(self.table) if self.table.cells.name else Reading()
 
     @functools.cached_property
     def marks(self) -> FileMarks:
@@ -278,13 +277,13 @@ class Catalog:
         self.check_kind()
         _refuse(base.fault and base.fault.sentence)
         skipped = [
-            *folder.listing.skip_others({*base.files, self.names.file, self.table_name or ""}),
+            *folder.listing.skip_others({*base.files, self.names.file, self.table.cells.name}),
             *base.skipped,
             *told.skipped,
         ]
         warnings = [*told.warnings, *self._compare_folders(), *base.warnings, self.names.warning]
         warnings = list(filter(None, warnings))
-        table = self.table_name or base.origin  # Without one, folders have the classes.
+        table = self.table.cells.name or base.origin  # Without one, folders have the classes.
         if not any((base.marks, told.marks)):
             _refuse(describe_unnamed(folder, table, [*base.skipped, *told.skipped]))
         columns, classes = self._sort(table, skipped)
@@ -403,7 +402,7 @@ class Catalog:
     def _compare_folders(self) -> Iterator[str]:
         """Warnings about images that labels.csv leaves to class folders, or labels otherwise."""
         base, told, shown = self.base, self.told, self.table.cells.name
-        if self.table_name is None or base.origin:
+        if not shown or base.origin:
             return
         rest = [name for name in base.marks if name not in told.marks]
         if rest and "train" not in base.splits.values():
@@ -470,12 +469,11 @@ def read_catalog(
         base = base._replace(warnings=list(_count_unused(cells.name, named, folder)))
     labels = {row.label for row in table.rows if not row.decision} - {NO_CLASS_NAME}
     names = find_class_names(
-        root, listing, {*labels, *base.list_labels().values()}, {*base.files, name or ""}
+        root, listing, {*labels, *base.list_labels().values()}, {*base.files, name}
     )
     return Catalog(
         folder=folder._replace(options=options),
         base=base._replace(marks=names.name_marks(base.marks)),
-        table_name=name,
         table=table._replace(rows=names.name_rows(table.rows)),
         names=names,
     )
@@ -487,7 +485,7 @@ def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
     Raises a UserError as `read_catalog` does.
     """
     listing = list_images(root)
-    return NO_MARKS if find_table(listing) is None else read_catalog(root, listing, options).marks
+    return NO_MARKS if not find_table(listing) else read_catalog(root, listing, options).marks
 
 
 def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str]:
@@ -496,8 +494,8 @@ def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str
     return (" and ".join(map(repr, group)) for group in groups.values() if len(group) > 1)
 
 
-def _choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
-    """What a folder says without labels.csv, if there is such a `table`.
+def _choose_base(folder: Folder, table: str, is_begun: bool) -> Reading:
+    """What a folder says without labels.csv, which is called `table`, "" without one.
 
     What the user chooses counts before class folders and all other tables, and a table that was not
     begun by `cls-jax label` before all but labeled/<class>/. Raises a UserError with the question
@@ -505,7 +503,7 @@ def _choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
     """
     listing, options = folder.listing, folder.options
     if options.label_pattern or options.labels not in ("", table):
-        return _read_chosen(folder, "" if is_begun or table is None else table)
+        return _read_chosen(folder, "" if is_begun else table)
     if not is_begun:
         return propose_labeled(listing, options)
     folders, *others = propose_folders(listing, options)
@@ -513,8 +511,8 @@ def _choose_base(folder: Folder, table: str | None, is_begun: bool) -> Reading:
     if others:
         found = Question(folders, others[0])
     elif SORTED not in folders.evidence and not options.labels:
-        found = _choose_table(folders, folder, is_alone=table is None)
-    elif table is None and options.layout != CLASSES:
+        found = _choose_table(folders, folder, is_alone=not table)
+    elif not table and options.layout != CLASSES:
         found = _compare_others(folders, folder)
     if isinstance(found, Question):
         raise UserError(found.write(folder.root))
@@ -565,9 +563,8 @@ def _count_unused(table: str, named: Collection[str | None], folder: Folder) -> 
     """A warning about images in class folders that a table does not name, if there are any."""
     folders, *others = propose_folders(folder.listing, folder.options)
     splits = find_splits(folder.listing, folder.options)
-    held_out = {top for top, kind in splits.items() if kind in HELD_OUT}
     new = [image for image in folders.list_labels() if image not in named]
-    unused = [image for image in new if image.partition("/")[0] not in held_out]
+    unused = [image for image in new if splits.get(image.partition("/")[0]) not in HELD_OUT]
     if SORTED in folders.evidence and unused and not others:
         are = write_count(len(unused), "image in a folder is", "images in folders are")
         yield (

@@ -102,7 +102,7 @@ def list_by_label(
     if not unlabeled and not labeled:
         raise UserError(f"There is no image to label in {root}: pass a folder of images.")
     if not unlabeled:
-        where = catalog.table_name
+        where = catalog.table.cells.name
         raise UserError(
             f"Every image in {root} counts as labeled by its folder"
             f"{f' or by {where}' if where else ''}: put those without a label into "
