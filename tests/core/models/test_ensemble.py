@@ -27,11 +27,6 @@ def stacked():
     return init_networks(MODEL, jax.random.key(0), 2, (8, 8, 1))
 
 
-def run(ensemble, method, *arguments, **options):
-    """A method of the ensemble as one program, which compiles sooner than every operation."""
-    return jax.jit(functools.partial(getattr(ensemble, method), **options))(*arguments)
-
-
 def test_all_lowerings_agree(stacked):
     params, batch_stats = stacked
     images = jax.random.normal(jax.random.key(1), (6, 8, 8, 1))
@@ -51,7 +46,7 @@ def test_all_lowerings_agree(stacked):
     ]
     expected = np.stack([logits for logits, _ in alone])
     outputs = {
-        name: run(ensemble, "forward", params, batch_stats, images, train=True)
+        name: jax.jit(functools.partial(ensemble.forward, train=True))(params, batch_stats, images)
         for name, ensemble in (
             ("unrolled", Ensemble(MODEL)),
             ("rematerialized", Ensemble(MODEL.clone(remat=True))),

@@ -228,11 +228,9 @@ def test_what_a_second_attempt_reads_is_no_damage(workdir, state, monkeypatch, e
 
 
 def test_damage_is_set_aside_also_on_another_file_system(workdir, state, monkeypatch):
-    def refuse(source, target):
-        raise OSError(errno.EXDEV, "Invalid cross-device link")
-
+    error = OSError(errno.EXDEV, "Invalid cross-device link")
     (workdir / "checkpoints" / "4" / "notes" / "metadata").write_text("{}")
-    monkeypatch.setattr(os, "rename", refuse)
+    monkeypatch.setattr(os, "rename", unittest.mock.Mock(side_effect=error))
     assert Checkpointer(workdir, keep=3).restore_newest(state)[0] == 2
     assert (workdir / "damaged_checkpoints" / "4" / "notes" / "metadata").read_text() == "{}"
     assert not (workdir / "checkpoints" / "4").exists()

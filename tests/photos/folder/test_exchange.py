@@ -205,9 +205,13 @@ def test_written_labels_are_read_again(root, tmp_path, monkeypatch, capsys, name
     run("--from", *words)
     assert f"3 labels added to {root / 'labels.csv'}." in capsys.readouterr().out
     assert get_labels(read_layout(root).train) == LABELS
-    with pytest.raises(UserError, match="exists: choose a new file"):
-        run("--to", *words)
-    with pytest.raises(UserError, match=r"not tell the format: .* --to label-studio .*d\.json"):
-        run("--to", str(tmp_path / "d.json"))
-    with pytest.raises(UserError, match="and before it one of coco, cvat, json-lines, fiftyone"):
-        run("--from", "yolo", "file")
+    for mistaken, sentence in (
+        (["--to", *words], "exists: choose a new file"),
+        (
+            ["--to", str(tmp_path / "d.json")],
+            r"not tell the format: .* --to label-studio .*d\.json",
+        ),
+        (["--from", "yolo", "file"], "and before it one of coco, cvat, json-lines, fiftyone"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            run(*mistaken)

@@ -70,10 +70,6 @@ def create_images(shape: tuple[int, int, int]) -> np.ndarray:
     return np.stack(images).clip(0, 255).astype(np.uint8)
 
 
-def random_uniforms(*shape: int) -> np.ndarray:
-    return np.random.default_rng(1).random(shape, np.float32)
-
-
 def make_augmentation(shape, preset="authors", **changes):
     config = create_tiny_config(data__randaugment=preset, data__randaugment_ops=2)
     data = {"flip": True, "shift": 4, "randaugment_pool": POOL, "cutout": 16} | changes
@@ -135,7 +131,8 @@ def test_weak_view_equals_padding_and_cropping(backend, shape, flip):
 def test_strong_view_equals_pil_end_to_end(backend, preset, shape):
     pool = POOL if backend[2] else EXACT_POOL
     augmentation = make_augmentation(shape, preset, randaugment_pool=pool)
-    uniforms = random_uniforms(500, augmentation.count_uniforms("strong"))
+    size = 500, augmentation.count_uniforms("strong")
+    uniforms = np.random.default_rng(1).random(size, np.float32)
     uniforms[0], uniforms[1] = 0, np.nextafter(np.float32(1), np.float32(0))
     images = np.resize(create_images(shape), (len(uniforms), *shape))
     make_expected = PRESETS[preset][2]
