@@ -44,8 +44,10 @@ from tests.photos.labeling.sessions import (
 HOSTILE = "<img src=x onerror=alert(1)>"
 
 
-NAMES = ["a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"]
-NAMES += [f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png", "unlabeled/x.png"]
+NAMES = [
+    *("a,b.png", 'quo"te.png', " space .png", "line\nbreak.png", "é.png", "deep/er/x.png"),
+    *(f"{HOSTILE.replace('/', '')}.png", "=cmd.png", "cr\rlf.png", "-.png", "unlabeled/x.png"),
+]
 CLASSES = [HOSTILE, "=1+1", "a,b", 'quo"te', "Ö-Wagen", "file", "'; drop"]
 ACTIONS = st.tuples(
     st.sampled_from(["label", "label", "none", "skip", "undo", "stale", "restart"]),

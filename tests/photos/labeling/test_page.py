@@ -198,8 +198,7 @@ def test_a_session_by_mouse(page, folder):
 def test_hostile_and_long_names_are_text_and_fit_and_no_usual_word_is_broken(
     visit, folder, viewport
 ):
-    names = [f"{HOSTILE.replace('/', '')}{i}.png" for i in range(6)]
-    names += [f"{'w' * 200}{i}.png" for i in range(6)]
+    names = [f"{odd}{i}.png" for odd in (HOSTILE.replace("/", ""), "w" * 200) for i in range(6)]
     kinds = create_photos(folder, len(names), names)
     usual = ["paperboard", "cardboard", "glass bottles", *(f"class {i}" for i in range(30))]
     session = open_ready(folder, kinds, [HOSTILE, "w" * 255, *usual])
@@ -415,16 +414,32 @@ def test_from_a_few_labels_to_a_report(visit, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("JAX_NUM_CPU_DEVICES", "1")  # For the trainings.
     monkeypatch.setattr(network, "_BATCH_SIZE", 1)
-    sizes = {"num_steps": 9999, "log_every": 1, "data.image_size": 32, "batch_size": 4, "mu": 1}
-    sizes |= {"data.randaugment_ops": 0, "data.pipeline": "device"}
-    sizes |= {"model.init": "", "model.depth": 10, "model.width": 1}
+    sizes = {
+        "num_steps": 9999,
+        "log_every": 1,
+        "data.image_size": 32,
+        "batch_size": 4,
+        "mu": 1,
+        "data.randaugment_ops": 0,
+        "data.pipeline": "device",
+        "model.init": "",
+        "model.depth": 10,
+        "model.width": 1,
+    }
     session = photos.open_session(folder)
     session.load(lambda report: photos.load_all(list_paths(session.known), report))
     training = Training(folder, [f"--config.{key}={value}" for key, value in sizes.items()])
     # Nothing is planned where the number of steps is given.
-    state = {"phase": "planned", "kind": FINE_TUNE, "message": "", "curve": [], "minutes": 10}
-    state |= {"offer": {"sentence": "9999 steps", "minutes": 10, "is_possible": True}}
-    state |= {"step": 0, "steps": 0}
+    state = {
+        "phase": "planned",
+        "kind": FINE_TUNE,
+        "message": "",
+        "curve": [],
+        "minutes": 10,
+        "offer": {"sentence": "9999 steps", "minutes": 10, "is_possible": True},
+        "step": 0,
+        "steps": 0,
+    }
     monkeypatch.setattr(training, "plan", lambda *_: training._state.update(state))
     with visit(decide_all(session, (names * 6)[:-1]), training=training) as page:
         press(page, str(1 + find_kind(read_name(page))))

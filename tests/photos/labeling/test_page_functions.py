@@ -174,8 +174,10 @@ def test_one_enter_on_half_a_name_neither_labels_nor_adds(call_module):
 
 def test_the_page_compares_names_of_classes_as_the_server_does(call_module):
     letters = [chr(i) for i in range(0x30000) if unicodedata.category(chr(i)) not in ("Cn", "Cs")]
-    names = [a for a in letters if a.strip() and fold_class(a) != a]
-    names += ["Ünï Çodé", "a\u0308", "0.0", "-12.00", "1.5", "a  b", "ς", "ΟΔΟΣ", "ＡＢ　Ｃ"]
+    names = [
+        *(a for a in letters if a.strip() and fold_class(a) != a),
+        *("Ünï Çodé", "a\u0308", "0.0", "-12.00", "1.5", "a  b", "ς", "ΟΔΟΣ", "ＡＢ　Ｃ"),
+    ]
     fold = "({ fold }, names) => names.map(fold)"
     found = call_module("names.js", fold, names)
     folded = call_module("names.js", fold, [fold_class(name) for name in names])

@@ -22,13 +22,13 @@ from tests.photos.labeling.sessions import (
 NUM_IMAGES = 24
 # The labels of the first photos in each state.
 STATES = {
-    "no class": None,
+    "no class": [],
     "one class": ["cat"] * 5,
     "two classes": ["dog", "owl"],
     "all labeled": [CLASSES[i % 3] for i in range(NUM_IMAGES)],
     "all of one class": ["cat"] * NUM_IMAGES,
-    "all undone": "undo",
-    "loading": "loading",
+    "all undone": CLASSES * 2,
+    "loading": [],
 }
 
 _QUICK = ("no class", "two classes")  # In which `make test` opens every view.
@@ -36,17 +36,15 @@ _QUICK = ("no class", "two classes")  # In which `make test` opens every view.
 
 def open_in(state, folder):
     """A session in one of `STATES`."""
-    labels = STATES[state]
     kinds = create_photos(folder, NUM_IMAGES)
     if state == "loading":
         return open_session(folder, CLASSES)
-    session = open_ready(folder, kinds, () if labels is None else CLASSES)
+    session = open_ready(folder, kinds, () if state == "no class" else CLASSES)
+    decide_all(session, STATES[state])
     if state == "all undone":
-        fit(decide_all(session, CLASSES * 2))
-        for _ in range(6):
+        fit(session)
+        for _ in STATES[state]:
             session.undo("w")
-    else:
-        decide_all(session, labels or [])
     return session
 
 

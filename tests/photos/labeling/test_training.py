@@ -34,8 +34,10 @@ from tests.photos.helpers import write_images
 from tests.photos.labeling.pages import DESKTOP, PHONE, SETTLE_MS, find_violations, hear, show
 from tests.photos.labeling.sessions import create_photos, decide, decide_all, fit, open_ready
 
-SHORT = "Error: 2 minutes are too short for a training that is worth having on this machine now: "
-SHORT += "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
+SHORT = (
+    "Error: 2 minutes are too short for a training that is worth having on this machine now: "
+    "about 9 minutes are needed. Pass --minutes 9, or --instant for a classifier without."
+)
 PLANNED = "3 minutes: 60 steps of about 1.00 s at 160 pixels"
 # `cls-jax` where a step at 96 pixels takes as many seconds as are given first.
 STUB = """
@@ -68,8 +70,14 @@ def write_run(name, folder, time, predictor="trained", num_labels=9, is_finished
     workdir.mkdir(parents=True)
     values = {"data.name": "folder", "data.data_dir": str(folder)}
     (workdir / CONFIG).write_text(to_json(with_values(load_config("folder", "all"), values)))
-    result = {"step": 1, "test_accuracy": None, "num_labels": num_labels, "predictor": predictor}
-    result |= {"predictor_gain_images": 20} | others  # Those have chosen it.
+    result = {
+        "step": 1,
+        "test_accuracy": None,
+        "num_labels": num_labels,
+        "predictor": predictor,
+        "predictor_gain_images": 20,  # Those have chosen it.
+        **others,
+    }
     if is_finished:
         write_result(workdir, result)
     (workdir / METRICS).touch()
@@ -425,8 +433,12 @@ def test_trained_networks_name_the_photos_while_they_are_the_better_classifier(
     by_instant = ["a", "b"], {"a", "b", "c"}, "b"
     assert follow(predictor="instant") == by_instant
     assert follow(predictor_gain_images=None) == by_instant  # Nothing has compared them.
-    compared = {"predictor_gain_images": 20, "predictor_images": "random"}
-    compared |= {"predictor_right_trained": 19, "predictor_right_instant": 12}
+    compared = {
+        "predictor_gain_images": 20,
+        "predictor_images": "random",
+        "predictor_right_trained": 19,
+        "predictor_right_instant": 12,
+    }
     assert follow(**compared) == (["c", "b"], {"c"}, "b"), networks.message
     # The page says which classifier its figures are of, and none of the other's.
     assert classifier.get().namer == f"the trained networks of {runs[-1]}"
