@@ -362,13 +362,12 @@ class Catalog:
         """The part and the class of an image by its folders, or "" and the reason to skip it."""
         top, *rest = name.split("/", 2)
         kind = self.base.splits.get(top, "") if rest else ""
-        inner = rest[0] if len(rest) > 1 else ""
-        is_aside, label = means_unlabeled(inner), self.marks.get(name).label
+        is_aside = len(rest) > 1 and means_unlabeled(rest[0])
+        label = self.marks.get(name).label
         if kind == "unlabeled" or (kind == "train" and is_aside):
             return "train", NO_CLASS_NAME
-        if kind and inner:
-            is_named = label and not is_aside
-            return (kind, label) if is_named else ("", f"a {kind} image without a class")
+        if kind and label:
+            return kind, label
         if kind in HELD_OUT:
             return "", f"a {kind} image outside of a class folder"
         if not rest or kind:
