@@ -3,9 +3,10 @@
 import contextlib
 import functools
 import hashlib
+import io
+import json
 import os
 import pathlib
-import pickle
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from cls_jax.data.types import NO_IMAGES, Dataset, Selection, Split
 from cls_jax.errors import UserError
 from cls_jax.io import make_printable, write_count
 from cls_jax.parallel.distributed import check_same_data, compute_in_main_process, is_main_process
-from cls_jax.photos.folder.catalog import Layout, read_catalog
+from cls_jax.photos.folder.catalog import PARTS, Layout, Rows, read_catalog
 from cls_jax.photos.folder.kinds import ONE_CLASS, Classes, split_tags
 from cls_jax.photos.folder.label_table import LABELS_CSV
 from cls_jax.photos.folder.names import fold_case, group_pairs
@@ -42,6 +43,7 @@ from cls_jax.photos.folder.remedies import (
     find_example,
     refuse_unreadable,
 )
+from cls_jax.photos.folder.sources import Sources
 from cls_jax.photos.images.cache import load_decoded
 from cls_jax.photos.images.decode import (
     describe_unread,
@@ -50,6 +52,7 @@ from cls_jax.photos.images.decode import (
     read_header,
 )
 from cls_jax.photos.images.files import (
+    ImageFiles,
     SkippedFile,
     is_left_by_system,
     list_images,
@@ -232,10 +235,47 @@ def list_layout(root: pathlib.Path, options: FolderOptions = AUTOMATIC) -> Layou
 
     if jax.process_count() == 1:
         return read()
-    # Other processes of this job trust what process 0 sends.
-    layout = pickle.loads(compute_in_main_process(lambda: pickle.dumps(read())))
+    layout = unpack_layout(compute_in_main_process(lambda: pack_layout(read())))
     check_same_data(_read_sample(root, layout))
     return layout
+
+
+def pack_layout(layout: Layout) -> bytes:
+    """A layout as bytes, for other processes: columns, and the rest as JSON."""
+    buffer, files = io.BytesIO(), layout.train.files
+    sources = layout.sources or Sources(np.zeros(0, np.int32), "")
+    parts = zip(PARTS, (layout.train, layout.validation, layout.test), strict=True)
+    columns: Any = {part: np.stack([rows.places, rows.labels]) for part, rows in parts}
+    rest = layout.class_names, layout.skipped, layout.warnings, layout.table, sources.origin
+    np.savez(
+        buffer,
+        text=np.frombuffer(files.text, np.uint8),
+        numbers=np.frombuffer(files.numbers, np.int64),
+        rest=np.array(json.dumps(rest)),
+        sources=sources.numbers,
+        **columns,
+    )
+    return buffer.getvalue()
+
+
+def unpack_layout(content: bytes) -> Layout:
+    """The layout that `pack_layout` has packed."""
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        names, skipped, warnings, table, origin = json.loads(str(stored["rest"]))
+        files = ImageFiles((), stored["text"].tobytes(), stored["numbers"].tobytes())
+        parts: Any = {
+            part: Rows(files, stored[part][0], stored[part][1].astype(np.int32), tuple(names))
+            for part in PARTS
+        }
+        sources = Sources(stored["sources"], origin) if origin else None
+    return Layout(
+        tuple(names),
+        **parts,
+        skipped=list(map(tuple, skipped)),
+        warnings=warnings,
+        table=table,
+        sources=sources,
+    )
 
 
 def _read_sample(root: pathlib.Path, layout: Layout) -> Iterator[bytes]:

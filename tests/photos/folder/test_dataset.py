@@ -5,7 +5,6 @@
 
 import builtins
 import os
-import pickle
 import shutil
 import tracemalloc
 
@@ -22,7 +21,9 @@ from cls_jax.photos.folder.dataset import (
     list_layout,
     load_sample,
     open_dataset,
+    pack_layout,
     summarize_folder,
+    unpack_layout,
 )
 from cls_jax.photos.images import decode
 from cls_jax.photos.images.files import ImageBatch, ImageFile, ImageFiles, Listing
@@ -69,9 +70,9 @@ def test_a_listing_takes_few_bytes_a_file_and_travels_to_other_processes(root):
     ).train()
     assert tracemalloc.get_traced_memory()[1] / len(names) < 80  # Beside the files.
     tracemalloc.stop()
-    content = pickle.dumps(layout)
+    content = pack_layout(layout)
     assert len(content) / len(names) < 150
-    theirs = pickle.loads(content)
+    theirs = unpack_layout(content)
     assert list(theirs.train) == list(layout.train)
     assert [len(theirs.train), theirs.class_names, theirs.skipped] == [20_000, ("a", "b"), []]
     files = ImageFiles(files[::-1])

@@ -8,6 +8,7 @@ import pytest
 from PIL import ExifTags, Image
 
 from cls_jax.errors import UserError
+from cls_jax.photos.folder.dataset import pack_layout, unpack_layout
 from cls_jax.photos.folder.sources import (
     describe_sources,
     number_sources,
@@ -55,6 +56,9 @@ def test_a_column_of_sources_is_found_by_its_header(tmp_path, header):
         f"Sources:     4 by the column {header!r}, of 7 of 8 training images; labeled images of a "
         "class are from 3 to 4"
     ]
+    again = unpack_layout(pack_layout(layout))
+    np.testing.assert_array_equal(again.sources.numbers, layout.sources.numbers)
+    assert again.sources.origin == layout.sources.origin
 
 
 def test_columns_that_are_no_sources(tmp_path):
