@@ -6,7 +6,7 @@ import pytest
 
 from cls_jax.photos.folder.catalog import read_checked
 from cls_jax.photos.folder.label_table import LABELS_CSV
-from cls_jax.photos.folder.log import LabelRow, compare_checks, fold
+from cls_jax.photos.folder.log import LABEL, NONE, SKIP, LabelRow, compare_checks, fold
 from cls_jax.photos.folder.options import AUTOMATIC
 from cls_jax.photos.labeling.known import find_checked
 from cls_jax.photos.labeling.photos import open_session
@@ -100,3 +100,12 @@ def test_classes_that_have_numbers_have_names_on_the_page_as_in_training(tmp_pat
     assert read_training(tmp_path)[0] == labels
     marks = open_session(tmp_path).known.marks
     assert {name: marks.get(name).label for name in labels} == labels
+
+
+def test_a_table_of_the_page_that_was_renamed_says_what_it_said(tmp_path):
+    answers = {"a": ("cat", LABEL), "b": ("dog", LABEL), "c": ("", NONE), "d": ("", SKIP)}
+    rows = [f"{name}.jpg,{label},{decision}," for name, (label, decision) in answers.items()]
+    names = [f"{name}.jpg" for name in answers]
+    make_folder(tmp_path, names, {"mine.csv": "\n".join([HEADERS[0], *rows, ""])})
+    marks = open_session(tmp_path).known.marks.files
+    assert [(mark.label, mark.decision) for mark in marks.values()] == [*answers.values()]
