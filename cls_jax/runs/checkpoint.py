@@ -65,17 +65,16 @@ class Checkpointer:
         self.warn: Callable[[str], None] = functools.partial(print, file=sys.stderr, flush=True)
         self._unconfirmed: int | None = None  # The step whose state is being written.
         self._manager: Any = None
+        if keep is not None:
+            self._open()
 
     def _open(self) -> None:
-        """Opens the folder for writing, right before it is written to.
-
-        What a killed session left is removed in the background until the first state is saved. A
-        manager that saves nothing would remove what another one writes.
-        """
+        """Opens the folder for writing."""
         import orbax.checkpoint as ocp  # Half a second that nothing but checkpoints needs.
 
         options = ocp.CheckpointManagerOptions(
             max_to_keep=self._keep,
+            # Leftovers of a killed session. Only the session that trains may remove them.
             cleanup_tmp_directories=True,
             # Processes wait for each other at barriers called by step: those of another folder
             # that is being written at the same time need other names.
@@ -114,7 +113,6 @@ class Checkpointer:
 
         def write() -> None:
             # Raises an OSError if nothing can be written. Orbax would retry for minutes.
-            self.folder.mkdir(parents=True, exist_ok=True)
             probe = self.folder / f"{jax.process_index()}.probe"
             probe.write_bytes(bytes(4096))
             probe.unlink()
@@ -296,8 +294,7 @@ class Checkpointer:
             target = next(folder / name for name in names if not (folder / name).exists())
             shutil.move(self.folder / str(step), target)  # Perhaps to another file system.
         barrier(f"set aside {step}")
-        if self._manager is not None:
-            self._manager.reload()
+        self._manager.reload()
         return f"it was moved to {DAMAGED}/"
 
     def close(self) -> None:

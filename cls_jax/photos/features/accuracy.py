@@ -307,10 +307,12 @@ def describe_estimate(
 
 
 def wilson_interval(num_correct: float, num_images: float) -> tuple[float, float]:
-    """The 95% Wilson score interval of a share, between 0 and 1.
+    """The 95% Wilson score interval of a share, between 0 and 1, which is (0, 1) without images.
 
-    Numbers may be effective ones, and fractions. There are some images.
+    Numbers may be effective ones, and fractions.
     """
+    if not num_images:
+        return 0.0, 1.0
     share = num_correct / num_images
     scale = 2 * (num_images + _QUANTILE**2)
     center = (2 * num_correct + _QUANTILE**2) / scale

@@ -37,6 +37,7 @@ from cls_jax.photos.folder.log import (
     choose_spellings,
     fold,
     mark_labels,
+    start_log,
 )
 from cls_jax.photos.folder.names import (
     HELD_OUT,
@@ -224,13 +225,12 @@ class Catalog:
                 if mark.given == NO_CLASS_NAME:
                     mark = inner.get(name, mark)._replace(source=mark.source)
                 files[name] = mark._replace(part=part)
-        spelled = {fold_class(one): one for m in files.values() for one in kind.name(m.spelled)}
-        return FileMarks(files, spelled, kind)
+        return start_log(files, kind)
 
     def start_marks(self) -> FileMarks:
         """The same of the images whose names a table can contain."""
-        files = self._start.files.items()
-        return self._start._replace(files={k: mark for k, mark in files if _is_unicode(k)})
+        files = {name: mark for name, mark in self._start.files.items() if _is_unicode(name)}
+        return start_log(files, self._start.kind)
 
     def check_kind(self) -> None:
         """Raises a UserError if labels of one class look like several tags: "cat;dog" and "cat"."""
@@ -484,7 +484,7 @@ def read_checked(root: pathlib.Path, options: FolderOptions) -> FileMarks:
     Raises a UserError as `read_catalog` does.
     """
     listing = list_images(root)
-    return NO_MARKS if not find_table(listing) else read_catalog(root, listing, options).marks
+    return read_catalog(root, listing, options).marks if find_table(listing) else NO_MARKS
 
 
 def _list_alike(names: Iterable[str], key: Callable[[str], str]) -> Iterator[str]:

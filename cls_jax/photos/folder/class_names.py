@@ -64,12 +64,13 @@ class ClassNames(NamedTuple):
         """The same in the marks of files, as they are spelled."""
         if not self.names:
             return marks
-        return {
-            file: mark._replace(
+        named = {  # Many files have equal marks.
+            mark: mark._replace(
                 spelled=tuple(map(self.get, mark.spelled)), rival=self.get(mark.rival)
             )
-            for file, mark in marks.items()
+            for mark in set(marks.values())
         }
+        return {file: named[mark] for file, mark in marks.items()}
 
 
 def find_class_names(

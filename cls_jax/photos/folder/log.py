@@ -174,8 +174,18 @@ def fold(rows: Iterable[LabelRow], before: FileMarks = NO_MARKS) -> FileMarks:
     return before._replace(files=files, names=names)
 
 
+def start_log(files: Mapping[str, Mark], kind: Classes) -> FileMarks:
+    """The marks before the first row, by what other origins say of files, spelled as by `fold`."""
+    names = dict[str, str]()
+    for spelled in dict.fromkeys(mark.spelled for mark in files.values()):
+        for name in kind.name(spelled):
+            names.setdefault(fold_class(name), name)
+    return fold((), FileMarks(files, names, kind))
+
+
 def mark_labels(labels: Mapping[str, str], kind: Classes) -> dict[str, Mark]:
     """File → its mark, by its label, "" for none. One of invisible characters is none, too."""
+    # A row for each label, in the place of all of its files.
     rows = [LabelRow(label, label) for label in dict.fromkeys(labels.values()) if clean(label)]
     marks = fold(rows, FileMarks(kind=kind))
     return {file: marks.get(label) for file, label in labels.items()}

@@ -111,6 +111,10 @@ def plan_run(request: Request) -> Plan:
     values = request.read_settings()
     instant, method = request.instant, request.method
     if instant or values.get("num_steps") == 0:
+        if values.get("model.init_head") == "random":
+            raise UserError(
+                "An instant classifier is fitted to labels: remove model.init_head=random."
+            )
         if "model.init" not in values:
             otherwise = "set --config.model.init to other weights"
             check_extra("pretrained", "An instant classifier", otherwise)

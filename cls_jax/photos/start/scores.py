@@ -148,10 +148,11 @@ class Scoring(NamedTuple):
         """
         theirs, values_SN = self.target.read(labels)
         usual = {fold_class(name): name for name in self.names}
-        meant = [name if name in self.names else usual.get(fold_class(name)) for name in theirs]
+        own = {name: name for name in self.names}
+        meant = np.array([own.get(name, usual.get(fold_class(name))) for name in theirs], object)
         known_SK = np.zeros((len(labels), len(self.names)), np.int8)
         for k, name in enumerate(self.names):
-            if any(is_named := [one == name for one in meant]):
+            if (is_named := meant == name).any():
                 known_SK[:, k] = values_SN[:, is_named].max(axis=1)
         if self.thresholds is None:
             return np.where(labels_B >= 0, decide(known_SK).best[labels_B], -1)
@@ -181,7 +182,7 @@ class Scoring(NamedTuple):
     def compute_figures(self, p_BK: np.ndarray, known: np.ndarray) -> Figures:
         """Precision, recall, F1 and area by class or tag and on average, as scikit-learn's.
 
-        At least one image has a class, or a tag that is not open.
+        They are NaN where no image has a class, or a tag that is not open.
         """
         if self.thresholds is None:
             says_BK, has_BK = decide(p_BK).has, known[:, None] == np.arange(len(self.names))
@@ -194,7 +195,7 @@ class Scoring(NamedTuple):
         support = np.array([row.support for row in classes])
         is_right = self.find_right(p_BK, known)[(has_BK >= 0).any(axis=1)]
         return Figures(
-            accuracy=float(is_right.mean()),
+            accuracy=float(is_right.mean()) if len(is_right) else np.nan,
             interval=wilson_interval(int(is_right.sum()), len(is_right)),
             class_names=self.names,
             classes=classes,

@@ -94,7 +94,7 @@ def test_reading_prints_nothing(workdir, caplog):
 
 
 def test_only_the_newest_are_kept(tmp_path, state):
-    assert Checkpointer(tmp_path, keep=2).restore_newest(state) is None
+    assert Checkpointer(tmp_path).restore_newest(state) is None
     left_by_a_kill = tmp_path / "checkpoints" / "1.orbax-checkpoint-tmp"
     left_by_a_kill.mkdir(parents=True)
     save(tmp_path, (1, 2, 3), state, keep=2)

@@ -94,12 +94,15 @@ def test_classes_that_have_numbers_have_names_on_the_page_as_in_training(tmp_pat
     (tmp_path / LABELS_CSV).write_text("file,label\n0.jpg,0\n1.jpg,1\n")
     session = open_ready(tmp_path, kinds)
     assert session.known.class_names == ("cat", "dog")
+    decide(session, 0, "cat")  # As the number says: confirmed, also in the next session.
     decide(session, 2, "owl")
     decide(session, 3, "cat")
     labels = dict(zip(session.known.files, ["cat", "dog", "owl", "cat"], strict=True))
     assert read_training(tmp_path)[0] == labels
     marks = open_session(tmp_path).known.marks
     assert {name: marks.get(name).label for name in labels} == labels
+    assert [mark.is_confirmed for mark in marks.files.values()] == [False, True, False, False]
+    assert [*marks.files] == [*session.known.marks.files]
 
 
 def test_a_table_of_the_page_that_was_renamed_says_what_it_said(tmp_path):

@@ -102,6 +102,10 @@ CASES: dict[str, Callable[[pathlib.Path], None]] = {
 }
 CASES |= {
     "`train/` and `val/` with images but no classes": add("train/1.png train/2.png val/3.png"),
+    "`train/` and `val/` with images but no classes, and `labels.csv`": add(
+        "train/1.png train/2.png train/3.png val/4.png",
+        {"labels.csv": "file,label\ntrain/1.png,cat\ntrain/2.png,dog\n"},
+    ),
     "`train/` and `labeled/`, both with classes": add(
         "train/cat/1.png train/dog/2.png labeled/cat/1.png labeled/dog/2.png"
     ),

@@ -150,7 +150,10 @@ def wait_until(page, is_so):
 
 
 def wait_for_decisions(page, folder, count, case=""):
-    """Waits until the table has this many answers, and then a moment, in which none may follow."""
+    """Waits until the table has this many answers, and then a moment, in which none may follow.
+
+    The page may not have heard of them.
+    """
     wait_until(page, lambda: len(read_decisions(folder)) >= count)
     page.wait_for_timeout(300)
     assert len(read_decisions(folder)) == count, case

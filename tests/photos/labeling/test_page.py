@@ -172,6 +172,7 @@ def test_a_session_by_mouse(page, folder):
     wait_for_decisions(page, folder, 7 + len(names))
     confirmed = read_decisions(folder)[7:]
     assert sorted(confirmed) == sorted((name, CLASSES[0], "label") for name in names)
+    wait_for_count(page, str(7 + len(names))[0])  # Downloads wait until the page has followed.
 
     show(page, "result")
     command = write_command(["train", str(folder)])

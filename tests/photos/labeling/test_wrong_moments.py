@@ -270,6 +270,7 @@ def test_answers_for_other_photos_wait_while_one_is_being_saved(page, folder):
             page.locator(f".cell[title='{names[3]}']").click()
         expected += zip(names, CLASSES, strict=False)
         wait_for_decisions(page, folder, 6 + len(expected))
+        page.wait_for_selector(f".cell[title='{names[2]}']:not([data-decision=''])")
         assert read_all(page, SELECTED) == [names[1], names[3]], starts  # What was meanwhile.
     assert [row[:2] for row in read_decisions(folder)[6:]] == expected
     held = catch(page, "**/api/decide")
@@ -277,9 +278,10 @@ def test_answers_for_other_photos_wait_while_one_is_being_saved(page, folder):
     for place in range(2):
         choose(page, place)
         page.keyboard.press("1")
-    page.wait_for_timeout(100)
+    wait_until(page, lambda: held)
     held.pop().fulfill(status=422, json={"message": "The disk is full."})
     hear(page, "is full. Nothing that came after it was saved.")
+    assert read_all(page, SELECTED) == []  # Nor is selected again what was left since.
     assert not held
     assert len(read_decisions(folder)) == 12
 

@@ -31,6 +31,13 @@ def test_interval_is_wilsons(num_correct, num_images, expected):
     assert interval == pytest.approx((1 - mirrored[1], 1 - mirrored[0]))
 
 
+def test_nothing_is_measured_where_nothing_is_known():
+    """Such as one test photo of which all tags are open."""
+    scoring = Scoring(NAMES, np.full(3, 0.5))
+    assert scoring.measure(np.full((1, 2, 3), 0.4), np.full((2, 3), -1)) == {}
+    assert wilson_interval(0, 0) == (0.0, 1.0)
+
+
 def test_calibration_is_the_mean_gap_over_bins():
     rng = np.random.default_rng(0)
     p_BK = np.concatenate([rng.dirichlet([0.3] * 4, 500), np.eye(4)])  # Of 1, in the last bin, too.

@@ -212,6 +212,7 @@ PROBE = {"model.init_head": "probe", "num_steps": 0}
     [
         *(({key: value}, {"instant": True}, f"^{key} {ONLY}") for key, value in OF_CLASSES.items()),
         (PROBE, {}, rf"^model\.init_head {ONLY}"),
+        ({"model.init_head": "random"}, {"instant": True}, r"remove model\.init_head=random"),
         *(
             ({}, {"method": method}, r"^Only the instant classifier .* add --instant")
             for method in (None, "cls", "supervised")
