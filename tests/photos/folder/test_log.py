@@ -1,5 +1,6 @@
 """One fold of labels.csv: page and run read the same labels, checks, spellings and order."""
 
+import os
 import random
 
 import pytest
@@ -112,3 +113,8 @@ def test_a_table_of_the_page_that_was_renamed_says_what_it_said(tmp_path):
     make_folder(tmp_path, names, {"mine.csv": "\n".join([HEADERS[0], *rows, ""])})
     marks = open_session(tmp_path).known.marks.files
     assert [(mark.label, mark.decision) for mark in marks.values()] == [*answers.values()]
+
+
+def test_a_class_that_no_table_can_name_takes_no_key_from_others(tmp_path):
+    make_folder(tmp_path, ["cat/1.jpg", "dog/2.jpg", os.fsdecode(b"ant\xe9/3.jpg")])
+    assert open_session(tmp_path).known.classes.keys == {"cat": "1", "dog": "2"}

@@ -15,6 +15,7 @@ from tests.photos.labeling.pages import (
     wait_for_count,
     wait_for_decisions,
     wait_for_other,
+    wait_for_photos,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
@@ -75,6 +76,7 @@ def test_a_double_click_answers_once_and_clicks_in_different_places_each(visit, 
             show(page, view)
             button = page.locator(selector).first
             button.wait_for()
+            wait_for_photos(page)
             page.wait_for_timeout(SETTLE_MS)
             before = len(read_decisions(folder))
             button.evaluate(CLICK_AGAIN)

@@ -42,6 +42,7 @@ from tests.photos.labeling.pages import (
     wait_for_count,
     wait_for_decisions,
     wait_for_other,
+    wait_for_photos,
 )
 from tests.photos.labeling.sessions import (
     CLASSES,
@@ -162,6 +163,7 @@ def test_a_session_by_mouse(page, folder):
     wait_for_count(page, "7")
 
     show(page, "check")
+    wait_for_photos(page)
     row = page.locator(f".row[data-label={CLASSES[0]}]")
     tiles = row.locator(".tile")
     names = read_all(page, f".row[data-label={CLASSES[0]}] .tile")
